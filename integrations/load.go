@@ -1,0 +1,105 @@
+package integrations
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"sort"
+	"strings"
+)
+
+// A Registry is a set of services that was loaded whole.
+type Registry struct {
+	all []*Manifest
+}
+
+//go:embed registry/*.json
+var embedded embed.FS
+
+// Default loads the registry that is built into the program. A program whose registry
+// does not load should not start.
+func Default() (*Registry, error) {
+	sub, err := fs.Sub(embedded, "registry")
+	if err != nil {
+		return nil, err
+	}
+	return Load(sub)
+}
+
+// Load reads every *.json file at the top of a folder, but schema.json, as a manifest.
+// Either all of them load or none: the error is then [Faults], each with its file.
+func Load(fsys fs.FS) (*Registry, error) {
+	names, err := fs.Glob(fsys, "*.json")
+	if err != nil {
+		return nil, err
+	}
+	sort.Strings(names)
+	var reg Registry
+	var faults Faults
+	whole := func(file, rule, msg string) {
+		ru, _ := ruleByID(rule)
+		faults = append(faults, Fault{File: file, Line: 1, Column: 1, Rule: rule, Message: msg, Mend: ru.Mend})
+	}
+	tools := make(map[string]string) // id with _ for - → file
+	for _, name := range names {
+		if name == "schema.json" {
+			continue
+		}
+		data, err := readBounded(fsys, name)
+		if err != nil {
+			return nil, fmt.Errorf("registry: %w", err)
+		}
+		m, err := Parse(data)
+		var found Faults
+		if errors.As(err, &found) {
+			for _, f := range found {
+				f.File = name
+				faults = append(faults, f)
+			}
+			continue
+		}
+		if want := strings.TrimSuffix(path.Base(name), ".json"); m.ID != want {
+			whole(name, "load.name", fmt.Sprintf("the file is named %q and the service %q", clip(want), m.ID))
+		}
+		tool := strings.ReplaceAll(m.ID, "-", "_")
+		if other, taken := tools[tool]; taken {
+			whole(name, "load.collide", fmt.Sprintf("the id reads like that of %s", other))
+		}
+		tools[tool] = name
+		reg.all = append(reg.all, m)
+	}
+	if len(reg.all) == 0 && len(faults) == 0 {
+		whole("", "load.empty", "there is no manifest in this folder")
+	}
+	if len(faults) > 0 {
+		return nil, faults.sorted()
+	}
+	sort.Slice(reg.all, func(i, j int) bool { return reg.all[i].ID < reg.all[j].ID })
+	return &reg, nil
+}
+
+// readBounded reads a file, but no more of it than shows that it is too large.
+func readBounded(fsys fs.FS, name string) ([]byte, error) {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxManifestBytes+1))
+}
+
+// Get returns the service called id, or nil.
+func (r *Registry) Get(id string) *Manifest {
+	for _, m := range r.all {
+		if m.ID == id {
+			return m
+		}
+	}
+	return nil
+}
+
+// All returns the services, by id.
+func (r *Registry) All() []*Manifest { return append([]*Manifest(nil), r.all...) }

@@ -1,0 +1,238 @@
+package integrations
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// The bounds of a manifest file.
+const (
+	maxManifestBytes = 256 << 10
+	maxManifestDepth = 32
+)
+
+// A node is a JSON value that knows where it stands. Manifests are small and read once,
+// so they are kept whole: every fault can then be told with its place.
+type node struct {
+	kind    byte // '{', '[', '"', '0', 't', 'f', 'n'
+	off     int
+	name    string // the member's name, in an object
+	nameOff int
+	text    string // the decoded string, or the number's digits
+	kids    []*node
+}
+
+func (n *node) get(name string) *node {
+	if n == nil || n.kind != '{' {
+		return nil
+	}
+	for _, k := range n.kids {
+		if k.name == name {
+			return k
+		}
+	}
+	return nil
+}
+
+func (n *node) kindWord() string {
+	switch n.kind {
+	case '{':
+		return "an object"
+	case '[':
+		return "a list"
+	case '"':
+		return "a text"
+	case '0':
+		return "a number"
+	case 'n':
+		return "null"
+	}
+	return "true or false"
+}
+
+// A reading is one manifest being read: its text, its tree and what is wrong so far.
+type reading struct {
+	data   []byte
+	root   *node
+	faults Faults
+}
+
+func (r *reading) faultAt(off int, pointer, rule, msg string, mend ...string) {
+	line := 1 + bytes.Count(r.data[:off], []byte("\n"))
+	col := off - bytes.LastIndexByte(r.data[:off], '\n')
+	f := Fault{Pointer: pointer, Line: line, Column: col, Rule: rule, Message: msg}
+	if len(mend) > 0 {
+		f.Mend = mend[0]
+	} else if ru, ok := ruleByID(rule); ok {
+		f.Mend = ru.Mend
+	}
+	r.faults = append(r.faults, f)
+}
+
+// fault reports a fault at pointer, or at the deepest place on the way to it that exists.
+func (r *reading) fault(pointer, rule, msg string, mend ...string) {
+	r.faultAt(r.offset(pointer), pointer, rule, msg, mend...)
+}
+
+func (r *reading) offset(pointer string) int {
+	n := r.root
+	if n == nil {
+		return 0
+	}
+	for pointer != "" && n != nil {
+		var seg string
+		seg, pointer, _ = strings.Cut(pointer[1:], "/")
+		if pointer != "" {
+			pointer = "/" + pointer
+		}
+		seg = strings.ReplaceAll(strings.ReplaceAll(seg, "~1", "/"), "~0", "~")
+		var next *node
+		switch n.kind {
+		case '{':
+			next = n.get(seg)
+		case '[':
+			var i int
+			if _, err := fmt.Sscanf(seg, "%d", &i); err == nil && i >= 0 && i < len(n.kids) {
+				next = n.kids[i]
+			}
+		}
+		if next == nil {
+			break
+		}
+		n = next
+	}
+	return n.off
+}
+
+// at joins pointer segments, escaped as RFC 6901 says.
+func at(pointer string, segs ...any) string {
+	for _, s := range segs {
+		t := fmt.Sprint(s)
+		t = strings.ReplaceAll(t, "~", "~0")
+		t = strings.ReplaceAll(t, "/", "~1")
+		pointer += "/" + t
+	}
+	return pointer
+}
+
+// readTree reads data whole. It returns false when the text is not JSON at all, so that
+// nothing further can be said of it.
+func (r *reading) readTree() bool {
+	if len(r.data) > maxManifestBytes {
+		r.faultAt(maxManifestBytes, "", "json.size", fmt.Sprintf("the file has %s bytes; at most %s are read", group(int64(len(r.data))), group(maxManifestBytes)))
+		return false
+	}
+	if bytes.HasPrefix(r.data, []byte("\xef\xbb\xbf")) {
+		r.faultAt(0, "", "json.bom", "the file begins with a byte-order mark")
+		return false
+	}
+	for i := 0; i < len(r.data); {
+		c, size := utf8.DecodeRune(r.data[i:])
+		if c == utf8.RuneError && size == 1 {
+			r.faultAt(i, "", "json.utf8", fmt.Sprintf("byte 0x%02x is not UTF-8", r.data[i]))
+			return false
+		}
+		i += size
+	}
+	dec := jsontext.NewDecoder(bytes.NewReader(r.data), jsontext.AllowDuplicateNames(true))
+	root, ok := r.readValue(dec, "", 1)
+	if !ok {
+		return false
+	}
+	r.root = root
+	if root.kind != '{' {
+		r.faultAt(root.off, "", "json.object", "a manifest is one JSON object, this is "+root.kindWord())
+		return false
+	}
+	if _, err := dec.ReadToken(); err != io.EOF {
+		off := int(dec.InputOffset())
+		for off < len(r.data) && strings.IndexByte(" \t\r\n", r.data[off]) >= 0 {
+			off++
+		}
+		r.faultAt(off, "", "json.trailing", "something follows the manifest's closing brace")
+		return false
+	}
+	return true
+}
+
+func (r *reading) readValue(dec *jsontext.Decoder, pointer string, depth int) (*node, bool) {
+	kind := dec.PeekKind()
+	if kind != '{' && kind != '[' {
+		v, err := dec.ReadValue()
+		if err != nil {
+			return r.syntax(dec, pointer, err)
+		}
+		n := &node{kind: byte(kind), off: int(dec.InputOffset()) - len(v), text: string(v)}
+		if kind == '"' {
+			t, err := jsontext.AppendUnquote(nil, v)
+			if err != nil {
+				return r.syntax(dec, pointer, err)
+			}
+			n.text = string(t)
+		}
+		return n, true
+	}
+	if _, err := dec.ReadToken(); err != nil {
+		return r.syntax(dec, pointer, err)
+	}
+	n := &node{kind: byte(kind), off: int(dec.InputOffset()) - 1}
+	if depth > maxManifestDepth {
+		r.faultAt(n.off, pointer, "json.depth", fmt.Sprintf("objects and lists stand more than %d deep in each other", maxManifestDepth))
+		return nil, false
+	}
+	var seen map[string]bool
+	if kind == '{' {
+		seen = make(map[string]bool)
+	}
+	for {
+		switch dec.PeekKind() {
+		case '}', ']':
+			if _, err := dec.ReadToken(); err != nil {
+				return r.syntax(dec, pointer, err)
+			}
+			return n, true
+		}
+		var name string
+		var nameOff int
+		p := at(pointer, len(n.kids))
+		if kind == '{' {
+			k, ok := r.readValue(dec, pointer, depth+1)
+			if !ok {
+				return nil, false
+			}
+			name, nameOff = k.text, k.off
+			p = at(pointer, name)
+			if seen[name] {
+				r.faultAt(nameOff, p, "json.duplicate", fmt.Sprintf("the key %q stands twice in this object", name))
+			}
+			seen[name] = true
+		}
+		k, ok := r.readValue(dec, p, depth+1)
+		if !ok {
+			return nil, false
+		}
+		k.name, k.nameOff = name, nameOff
+		n.kids = append(n.kids, k)
+	}
+}
+
+func (r *reading) syntax(dec *jsontext.Decoder, pointer string, err error) (*node, bool) {
+	off := int(dec.InputOffset())
+	msg := "the text ends before the manifest does"
+	var se *jsontext.SyntacticError
+	if errors.As(err, &se) {
+		off = int(se.ByteOffset)
+		msg = se.Err.Error()
+	}
+	if len(bytes.TrimSpace(r.data)) == 0 {
+		msg = "the file is empty"
+	}
+	r.faultAt(min(off, len(r.data)), pointer, "json.syntax", msg)
+	return nil, false
+}
