@@ -338,8 +338,10 @@ func (r *run) fault(a *attempt, try int) error {
 		u.Repeated = repeated
 		return u
 	}
-	if a.sentBefore {
-		// An earlier request may have run; that this one was turned away says nothing of it.
+	// Under its key the second request is the first one's duplicate: a no to its content
+	// holds for both. That it was turned away at the door says nothing of the first.
+	pe, no := a.err.(*ProviderError)
+	if a.sentBefore && !(no && pe.Status >= 400 && pe.Status < 500 && pe.Status != 409) {
 		return &UnknownOutcomeError{Service: service, Repeated: repeated, Err: a.err}
 	}
 	return a.err
@@ -383,7 +385,7 @@ func (r *run) read(resp *http.Response, a *attempt) {
 	a.until = wait
 	pe := &ProviderError{Service: m.Name, Status: status, Message: msg, Say: say}
 	if status < 400 {
-		pe.Err = errors.New("it leads elsewhere, which is not followed")
+		pe.Err = errors.New("that leads elsewhere and is not followed")
 	}
 	a.err = pe
 	// A gateway that failed does not know whether the write went through.

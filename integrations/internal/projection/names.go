@@ -33,10 +33,10 @@ type memory struct {
 }
 
 type memoryArrays struct {
-	shapes  [48]shape
-	entries [160]entry
-	arena   [3 << 10]byte
-	table   [512]uint16
+	shapes  [32]shape
+	entries [96]entry
+	arena   [2 << 10]byte
+	table   [256]uint16
 }
 
 type shape struct {
@@ -398,10 +398,10 @@ func (s *scanner) addStray(f *frame, hash uint64) bool {
 	for len(s.tables) <= s.depth {
 		s.tables = append(s.tables, nil)
 	}
-	if 2*len(had) >= f.slots {
+	if 2*len(had) >= int(f.slots) {
 		f.slots = max(4*fewStrays, 2*f.slots)
 		t := s.tables[s.depth]
-		if cap(t) < f.slots {
+		if cap(t) < int(f.slots) {
 			t = make([]int32, f.slots)
 		} else {
 			t = t[:f.slots]
@@ -409,7 +409,7 @@ func (s *scanner) addStray(f *frame, hash uint64) bool {
 		}
 		s.tables[s.depth] = t
 		for i, h := range had {
-			slot := int(h) & (f.slots - 1)
+			slot := int32(h) & (f.slots - 1)
 			for t[slot] != 0 {
 				slot = (slot + 1) & (f.slots - 1)
 			}
@@ -417,7 +417,7 @@ func (s *scanner) addStray(f *frame, hash uint64) bool {
 		}
 	}
 	t := s.tables[s.depth][:f.slots]
-	slot := int(hash) & (f.slots - 1)
+	slot := int32(hash) & (f.slots - 1)
 	for t[slot] != 0 {
 		if had[t[slot]-1] == hash {
 			return false

@@ -16,16 +16,21 @@ type output struct {
 	room   int    // bytes of it that may be written, -1 if storing has stopped
 	before int    // size of the output without the bytes in cur
 	stored int    // size at which storing stopped
+
+	chunks0 [defaultOut / chunk][]byte
 }
 
 func (o *output) reset(max int) {
 	o.max = max
+	if o.chunks == nil {
+		o.chunks = o.chunks0[:0]
+	}
 	o.cur, o.at, o.room, o.before = nil, 0, 0, 0
 }
 
 func (o *output) shrink() {
 	o.cur = nil
-	if len(o.chunks) > 2*defaultOut/chunk {
+	if len(o.chunks) > 2*len(o.chunks0) {
 		o.chunks = nil
 	}
 }

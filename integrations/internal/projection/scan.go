@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	window = 8 << 10
+	window = 6 << 10 // more than the longest name
 
 	// slack lets the hot loops look past the end of the input without asking:
 	// a zero byte, which JSON never has, stands there and ends every token.
@@ -41,7 +41,7 @@ type scanner struct {
 	values []Value
 	text   []byte
 
-	stack0  [defaultDepth + 1]frame
+	stack0  [16]frame
 	memory0 memoryArrays
 }
 
@@ -57,11 +57,11 @@ type frame struct {
 	root       bool // is the root, an array
 	field      bool // a field starts here that is an array
 	outerWrote bool // wrote of the frame around a field
-	count      int  // of the members
 	serial     uint32
-	stray      int // where its names among the strays start
-	slots      int // size of the table of strays
-	mark       int // size of the output before the field
+	stray      int32 // where its names among the strays start
+	slots      int32 // size of the table of strays
+	count      int64 // of the members
+	mark       int   // size of the output before the field
 }
 
 // Flags say what a value needs besides being checked.
@@ -101,7 +101,7 @@ func (s *scanner) run(p *Projection, r io.Reader, lim Limits) (Output, error) {
 // release gives s back to the pool, without what only a large answer needed.
 func (s *scanner) release() {
 	s.p, s.r, s.readErr, s.err, s.values = nil, nil, nil, nil, nil
-	if len(s.stack) > 4*len(s.stack0) {
+	if len(s.stack) > 2*defaultDepth {
 		s.stack = nil
 	}
 	s.output.shrink()
@@ -418,7 +418,7 @@ member:
 			pick, caps, flags = e.pick, e.caps, e.flags&f.mask
 		}
 		f.count++
-		if f.count > s.lim.MaxNames {
+		if f.count > int64(s.lim.MaxNames) {
 			return s.fail(pos, "too many names")
 		}
 		goto value
@@ -447,7 +447,7 @@ closing:
 		s.putByte(buf[pos-1])
 	}
 	if f.root {
-		s.items = f.count
+		s.items = int(f.count)
 	}
 	s.strays = s.strays[:f.stray]
 	s.depth--
@@ -475,7 +475,7 @@ func (s *scanner) push(pick, caps uint16) *frame {
 		s.stack = append(s.stack, make([]frame, len(s.stack))...)
 	}
 	g := &s.stack[s.depth]
-	*g = frame{pick: pick, caps: caps, mask: flagCapture, stray: len(s.strays)}
+	*g = frame{pick: pick, caps: caps, mask: flagCapture, stray: int32(len(s.strays))}
 	return g
 }
 
