@@ -92,7 +92,7 @@ func (s *scanner) path(member bool) string {
 		}
 		name := s.entryName(f.at)
 		if name == nil {
-			name = s.strayName(i)
+			name = s.over[i]
 		}
 		appendPath(&b, name)
 	}

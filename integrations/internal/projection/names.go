@@ -135,14 +135,6 @@ func (s *scanner) entryName(at uint16) []byte {
 	return s.arena[e.name : int(e.name)+int(e.size)]
 }
 
-// strayName returns the start of the stray name being read at a depth.
-func (s *scanner) strayName(depth int) []byte {
-	if depth < len(s.over) {
-		return s.over[depth]
-	}
-	return nil
-}
-
 // name reads a name and what follows it up to its value, and finds its entry.
 func (s *scanner) name(pos int, f *frame) (int, uint16) {
 	if s.end-pos <= maxPrefix {

@@ -73,7 +73,7 @@ type Output struct {
 	Size     int      // length of the picked JSON, also when it is over the limit
 	Root     RootKind // what the root is
 	Items    int      // number of elements of the root, if it is an array
-	Read     int64    // bytes scanned
+	Read     int64    // bytes read
 	Captures []Value  // one for each Capture of the Spec
 }
 
@@ -85,12 +85,13 @@ type Value struct {
 	Empty bool   // the value is "", [] or {}
 }
 
-// Limits bound one run. A zero field stands for its default.
+// Limits bound one run. A zero field stands for its default. Objects that
+// are open inside each other may have about four times MaxNames together.
 type Limits struct {
 	MaxBytes int64 // bytes of input; 32 MiB, at most 4 GiB
-	MaxDepth int   // arrays and objects inside each other; 64
+	MaxDepth int   // arrays and objects inside each other; 64, at most 10000
 	MaxOut   int   // bytes of output; 45056
-	MaxNames int   // names in one object; 65536
+	MaxNames int   // names in one object; 65536, at most 16777216
 	MaxName  int   // bytes of a name as it is written; 4096, which is also the most
 }
 
@@ -100,7 +101,9 @@ const (
 	defaultOut   = 44 << 10
 	defaultNames = 1 << 16
 	maxBytes     = 4 << 30 // keeps the number of objects within 32 bits
-	maxName      = 4096    // a name has to fit the window
+	maxDepth     = 10000   // as encoding/json has it
+	maxNames     = 1 << 24
+	maxName      = 4096 // a name has to fit the window
 	maxNumber    = 512
 	maxText      = 4096
 )
@@ -122,6 +125,8 @@ func (l Limits) filled() Limits {
 		l.MaxName = maxName
 	}
 	l.MaxBytes = min(l.MaxBytes, maxBytes)
+	l.MaxDepth = min(l.MaxDepth, maxDepth)
+	l.MaxNames = min(l.MaxNames, maxNames)
 	l.MaxName = min(l.MaxName, maxName)
 	return l
 }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -455,6 +456,13 @@ func TestManyNames(t *testing.T) {
 				}
 			}
 		}
+		if n == 60000 {
+			// Each object is within the limit, all open ones together are not.
+			in := strings.Repeat("{"+names+`"in":`, 6) + "1" + strings.Repeat("}", 6)
+			if _, err := p.Run(strings.NewReader(in), Limits{}); err == nil || !strings.Contains(err.Error(), "too many names") {
+				t.Errorf("%d names six times: %v", n, err)
+			}
+		}
 		if n <= 1500 {
 			differential(t, Spec{Fields: []string{"name7", "<any>"}}, []byte("[{"+strings.TrimSuffix(names, ",")+"}]"))
 		}
@@ -578,6 +586,17 @@ func TestBadReaders(t *testing.T) {
 func TestErrorText(t *testing.T) {
 	_, err := mustCompile(t, faultSpec).Run(strings.NewReader(`{"d":{"secret":"value`), Limits{})
 	if got, want := err.Error(), "json: ends early at byte 21 in d.secret"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	_, err = mustCompile(t, faultSpec).Run(strings.NewReader("[?"), Limits{})
+	if got, want := err.Error(), "json: expected a value at byte 1"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	_, err = mustCompile(t, faultSpec).Run(iotest.ErrReader(io.ErrClosedPipe), Limits{})
+	if got, want := err.Error(), "json: reading after byte 0: io: read/write on closed pipe"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got, want := fmt.Sprint(Absent, Null, Object, Array, Scalar, RootKind(9)), "absent null object array scalar RootKind(9)"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -745,5 +764,92 @@ func TestMemory(t *testing.T) {
 		if got > len(out.JSON)+64<<10 {
 			t.Errorf("%s: %d bytes for an output of %d", c.name, got, len(out.JSON))
 		}
+	}
+}
+
+// writer makes up texts of few names, so that paths meet and names clash.
+type writer struct {
+	*rand.Rand
+	b strings.Builder
+}
+
+func (w *writer) space() {
+	w.b.WriteString([]string{"", "", "", " ", "\n\t"}[w.IntN(5)])
+}
+
+func (w *writer) name() string {
+	return []string{"a", "b", "c", "d", "e", "f", "x", "y", `\u0061`, "é", ""}[w.IntN(11)]
+}
+
+func (w *writer) value(depth int) {
+	w.space()
+	kind := w.IntN(10)
+	if depth == 0 {
+		kind = w.IntN(5)
+	}
+	switch kind {
+	case 0:
+		w.b.WriteString([]string{"null", "true", "false"}[w.IntN(3)])
+	case 1:
+		w.b.WriteString([]string{"0", "-1", "12.50", "1e5", "1234567890123456789"}[w.IntN(5)])
+	case 2, 3, 4:
+		w.b.WriteString([]string{`""`, `"text"`, `"\n\ud83d\ude00"`, `"é😀` + "\u200b" + `"`, `"long long long long"`}[w.IntN(5)])
+	case 5, 6:
+		w.b.WriteByte('[')
+		for i := range w.IntN(4) {
+			if i > 0 {
+				w.b.WriteByte(',')
+			}
+			w.value(depth - 1)
+		}
+		w.b.WriteByte(']')
+	default:
+		w.b.WriteByte('{')
+		var seen []string
+		for range w.IntN(6) {
+			name := w.name()
+			if slices.Contains(seen, strings.ReplaceAll(name, `\u0061`, "a")) && w.IntN(200) > 0 {
+				continue
+			}
+			if len(seen) > 0 {
+				w.b.WriteByte(',')
+			}
+			seen = append(seen, strings.ReplaceAll(name, `\u0061`, "a"))
+			w.space()
+			w.b.WriteString(`"` + name + `"`)
+			w.space()
+			w.b.WriteByte(':')
+			w.value(depth - 1)
+		}
+		w.space()
+		w.b.WriteByte('}')
+	}
+	w.space()
+}
+
+func TestMadeUp(t *testing.T) {
+	specs := []Spec{
+		{Fields: []string{"a", "b.a", "b.c.d", "d.e", "e"}},
+		{Root: "a", Fields: []string{"b", "a.c", "c.<any>", "d.<any>.a", "d.b.c"}, Captures: []Capture{{Path: "a"}, {Path: "a.a"}, {Path: "b.c", Last: true}, {Path: "x", Last: true}}},
+		{Root: "b.a", Fields: []string{"<any>.a"}, Captures: []Capture{{Path: "a.b.c"}}},
+		{Captures: []Capture{{Path: "a.a"}, {Path: "é", Last: true}}},
+		{Fields: []string{"<any>"}},
+	}
+	accepted := 0
+	for i := range uint64(4000) {
+		w := writer{Rand: rand.New(rand.NewPCG(7, i))}
+		w.value(1 + int(i%7))
+		data := []byte(w.b.String())
+		if i%16 != 0 && len(data) < 300 {
+			data = append(data, bytes.Repeat([]byte(" "), 300-len(data))...) // not at each place of the window
+		}
+		spec := specs[i%uint64(len(specs))]
+		if _, err := mustCompile(t, spec).Run(bytes.NewReader(data), Limits{}); err == nil {
+			accepted++
+		}
+		differential(t, spec, data)
+	}
+	if accepted < 3000 {
+		t.Errorf("only %d texts were good", accepted)
 	}
 }

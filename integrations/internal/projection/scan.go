@@ -17,7 +17,8 @@ const (
 )
 
 // scanner is the state of one run. Its parts are small enough for a run from
-// cold to take no more than 64 KB beside the output.
+// cold to take no more than 64 KB beside the output, unless the answer has
+// hundreds of different names. What those can add is bounded too, see memory.
 type scanner struct {
 	buf     [window + slack]byte
 	end     int   // of the input in buf
