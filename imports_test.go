@@ -40,7 +40,10 @@ var outside = map[string][]string{
 		"github.com/vektah/gqlparser/v2/parser",
 		"golang.org/x/net/publicsuffix",
 	},
-	"custody": {},
+	"custody": {
+		"github.com/go-json-experiment/json",
+		"github.com/go-json-experiment/json/jsontext",
+	},
 }
 
 func TestImportsPointOneWay(t *testing.T) {
@@ -86,7 +89,8 @@ func TestServicesAreData(t *testing.T) {
 	for _, m := range manifests {
 		id := strconv.Quote(strings.TrimSuffix(path.Base(filepath.ToSlash(m)), ".json"))
 		for file := range goFiles(t) {
-			if strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "cmd/") || strings.Contains(file, "/internal/") {
+			if strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "cmd/") || strings.Contains(file, "/internal/") ||
+				file == "custody/legacy.go" { // messages from before there were services
 				continue
 			}
 			if strings.Contains(readFile(t, file), id) {

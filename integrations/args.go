@@ -92,6 +92,10 @@ type field struct {
 type compiledPattern struct{ re *regexp.Regexp }
 
 func compilePattern(s string) (*compiledPattern, error) {
+	// By itself first: a)|(b is no expression, though it is one between parentheses.
+	if _, err := regexp.Compile(s); err != nil {
+		return nil, err
+	}
 	re, err := regexp.Compile(`^(?:` + s + `)$`)
 	if err != nil {
 		return nil, err

@@ -1,12 +1,12 @@
 package integrations
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"reflect"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/net/publicsuffix"
@@ -39,20 +39,12 @@ func (r *reading) knownLanguage() bool {
 
 // check holds a decoded manifest against the rules that look at more than one value.
 func (r *reading) check(m *Manifest) {
-	if len(m.Ops) == 0 && r.root.get("ops") != nil {
+	if m.Ops != nil && len(m.Ops) == 0 {
 		r.fault("/ops", "ops.none", "there is no operation")
 	}
-	for _, f := range []struct {
-		key   string
-		pairs Pairs
-	}{{"headers", m.Headers}} {
-		for _, h := range f.pairs {
-			r.checkHeader(m, h, at("/"+f.key, h.Name))
-		}
-	}
+	r.checkHeaders(m)
 	r.checkAuth(m)
-	for i, o := range m.Ops {
-		_ = i
+	for _, o := range m.Ops {
 		r.checkOp(m, o)
 	}
 	r.checkViewer(m)
@@ -60,7 +52,7 @@ func (r *reading) check(m *Manifest) {
 		for _, s := range m.Error.Say {
 			p := at("/error/say", s.Name)
 			if !errorStatus.MatchString(s.Name) {
-				r.fault(p, "error.status", "this key is not an error status, 400 to 599")
+				r.faultKey(p, "error.status", "this key is not an error status, 400 to 599")
 			}
 			r.text(s.Value, p, `form:"words" max:"200"`)
 		}
@@ -74,7 +66,7 @@ func (r *reading) check(m *Manifest) {
 	if m.Money != nil {
 		for code, d := range m.Money.Digits {
 			if !currencyCode.MatchString(code) || d > 4 {
-				r.fault(at("/money/digits", code), "money.digits", "this is not a currency code with 0 to 4 digits")
+				r.faultKey(at("/money/digits", code), "money.digits", "this is not a currency code with 0 to 4 digits")
 			}
 		}
 	}
@@ -111,34 +103,39 @@ func headerAllowed(m *Manifest, name string) string {
 	if n == "accept" || n == "accept-language" {
 		return ""
 	}
-	own := []string{strings.ToLower(m.ID), strings.ToLower(strings.ReplaceAll(m.Name, " ", ""))}
-	for _, part := range strings.Split(n, "-") {
-		for _, o := range own {
-			if o != "" && (part == o || strings.ReplaceAll(o, "-", "") == part) {
-				return ""
-			}
+	for _, own := range []string{m.ID, m.Name} {
+		own = strings.ToLower(strings.NewReplacer(" ", "", "-", "").Replace(own))
+		// A service called X does not own every header that begins with X-.
+		if len(own) > 1 && slices.Contains(strings.Split(n, "-"), own) {
+			return ""
 		}
 	}
 	return "this header is neither Accept, Accept-Language nor one of the service's own (its name holds the service's)"
 }
 
-func (r *reading) checkHeader(m *Manifest, h Pair, p string) {
-	if !formPatterns["header"].MatchString(h.Name) {
-		r.fault(p, "header.name", "this is not a header name")
-		return
-	}
-	if why := headerAllowed(m, h.Name); why != "" {
-		r.fault(p, "header.name", why)
-	}
-	for _, c := range h.Value {
-		if c < 0x20 || c > 0x7e {
+func (r *reading) checkHeaders(m *Manifest) {
+	for i, h := range m.Headers {
+		p := at("/headers", h.Name)
+		switch why := headerAllowed(m, h.Name); {
+		case !formPatterns["header"].MatchString(h.Name):
+			r.formKey(h.Name, "header", p)
+		case why != "":
+			r.faultKey(p, "header.name", why)
+		case m.Headers[:i].fold(h.Name):
+			r.faultKey(p, "header.name", "this header stands twice")
+		}
+		switch {
+		case strings.ContainsFunc(h.Value, func(c rune) bool { return c < 0x20 || c > 0x7e }):
 			r.fault(p, "header.value", "the value holds a character that is not printable ASCII")
-			return
+		case strings.ContainsAny(h.Value, "{}"):
+			r.fault(p, "header.value", "the value holds a brace; headers are fixed")
 		}
 	}
-	if strings.ContainsAny(h.Value, "{}") {
-		r.fault(p, "header.value", "the value holds a brace; headers are fixed")
-	}
+}
+
+// fold says whether a pair is called name, whatever the case of its letters.
+func (p Pairs) fold(name string) bool {
+	return slices.ContainsFunc(p, func(e Pair) bool { return strings.EqualFold(e.Name, name) })
 }
 
 func (r *reading) checkAuth(m *Manifest) {
@@ -146,7 +143,7 @@ func (r *reading) checkAuth(m *Manifest) {
 	fields := map[string]bool{"token": true}
 	for i, f := range a.PastedFields {
 		if fields[f.Name] {
-			r.fault(at("/auth/pasted_fields", i, "name"), "auth.basic", fmt.Sprintf("%q stands twice", f.Name))
+			r.fault(at("/auth/pasted_fields", i, "name"), "auth.basic", fmt.Sprintf("%q stands twice", clip(f.Name)))
 		}
 		fields[f.Name] = true
 	}
@@ -154,7 +151,9 @@ func (r *reading) checkAuth(m *Manifest) {
 	case "basic":
 		p := "/auth/authorization/basic"
 		if len(a.Authorization.Basic) != 2 {
-			r.fault(p, "auth.basic", "basic has two texts: user and password")
+			if a.Authorization.Basic != nil { // else json.type has been reported
+				r.fault(p, "auth.basic", "basic has two texts: user and password")
+			}
 			break
 		}
 		used := map[string]bool{}
@@ -166,7 +165,7 @@ func (r *reading) checkAuth(m *Manifest) {
 			for _, ref := range t.refs() {
 				used[ref] = true
 				if !fields[ref] {
-					r.fault(at(p, i), "auth.basic", fmt.Sprintf("%q is neither token nor one of pasted_fields", ref))
+					r.fault(at(p, i), "auth.basic", fmt.Sprintf("%q is neither token nor one of pasted_fields", clip(ref)))
 				}
 			}
 			if strings.Contains(t.literal(), ":") && i == 0 {
@@ -176,15 +175,20 @@ func (r *reading) checkAuth(m *Manifest) {
 		if !used["token"] {
 			r.fault(p, "auth.basic", "the token is in neither text")
 		}
+		for i, f := range a.PastedFields {
+			if !used[f.Name] {
+				r.fault(at("/auth/pasted_fields", i), "auth.basic", fmt.Sprintf("%q is in neither text", clip(f.Name)))
+			}
+		}
 	case "header":
-		if h := strings.ToLower(a.Authorization.Header); h != "" {
-			if why := headerAllowed(m, h); why != "" || h == "accept" || h == "accept-language" {
-				r.fault("/auth/authorization/header", "header.name", "the token's header is not one of the service's own")
+		if h := strings.ToLower(a.Authorization.Header); formPatterns["header"].MatchString(h) {
+			if why := headerAllowed(m, h); why != "" || h == "accept" || h == "accept-language" || m.Headers.fold(h) {
+				r.fault("/auth/authorization/header", "header.name", "the token's header is not one of the service's own that nothing else sets")
 			}
 		}
 	case "no":
 		if a.OAuth == nil {
-			r.fault("/auth/authorization", "auth.none", "a token cannot be pasted and there is no OAuth: nothing could be connected")
+			r.fault("/auth/authorization", "auth.none", "a token cannot be pasted and there is no OAuth: nobody could connect")
 		}
 	}
 	if a.Authorization.Scheme != "basic" && len(a.PastedFields) > 0 {
@@ -198,45 +202,53 @@ func (r *reading) checkAuth(m *Manifest) {
 		if pr.Prefix == "" || strings.ContainsFunc(pr.Prefix, func(c rune) bool { return c <= 0x20 || c > 0x7e }) {
 			r.fault(at(p, "prefix"), "auth.pasted", "a prefix is printable ASCII without spaces")
 		}
-		if pr.Verdict != "good" && pr.Say == "" {
+		if (pr.Verdict == "warn" || pr.Verdict == "refuse") && pr.Say == "" {
 			r.fault(p, "auth.pasted", "a verdict that is not good says why")
 		}
 		for _, before := range a.Pasted[:i] {
 			if before.Prefix != "" && strings.HasPrefix(pr.Prefix, before.Prefix) {
-				r.fault(at(p, "prefix"), "auth.pasted", fmt.Sprintf("%q stands before and always fits first", before.Prefix))
+				r.fault(at(p, "prefix"), "auth.pasted", fmt.Sprintf("%q stands before and always fits first", clip(before.Prefix)))
 			}
 		}
 	}
 	for _, l := range a.Links {
 		p := at("/auth/links", l.Name)
-		r.form(l.Name, "host", p)
+		if rule, msg := misfit(l.Name, "host"); msg != "" {
+			r.faultKey(p, rule, msg)
+		} else if registrable("https://"+l.Name) != l.Name {
+			r.faultKey(p, "link.domain", "this is not a domain that somebody registers: it lies inside one, or is a suffix that many share")
+		}
 		r.text(l.Value, p, `form:"words" max:"200"`)
 	}
 	if a.PATHelp != "" {
-		r.checkLink(m, a.PATHelp, "/auth/pat_help")
-		if strings.ContainsAny(a.PATHelp, "{}") {
-			r.fault("/auth/pat_help", "url.placeholder", "this address is fixed")
-		}
+		r.checkAddress(m, a.PATHelp, "/auth/pat_help", "link.domain", "")
 	}
 	if m.Ready != nil {
-		r.checkLink(m, m.Ready.Mend, "/ready/mend")
-		for _, ph := range placeholderInURL.FindAllString(m.Ready.Mend, -1) {
-			if ph != "{app}" {
-				r.fault("/ready/mend", "url.placeholder", "the only placeholder here is {app}")
-			}
-		}
+		r.checkAddress(m, m.Ready.Mend, "/ready/mend", "link.domain", "{app}")
 	}
 	if a.OAuth != nil {
-		r.checkOAuth(a.OAuth)
+		r.checkOAuth(m, a.OAuth)
 	}
 }
 
-// checkLink holds a page that a member is sent to against the service's own domains.
-func (r *reading) checkLink(m *Manifest, link, pointer string) {
-	if checkHTTPS(link) != "" {
+// checkAddress holds an address against the service's own domains, and its placeholders
+// against the one that may stand in it.
+func (r *reading) checkAddress(m *Manifest, addr, pointer, rule, placeholder string) {
+	if rule, _ := misfit(addr, "https"); rule != "" {
 		return // url.https has been reported
 	}
-	domain := registrable(link)
+	for _, ph := range placeholderInURL.FindAllString(addr, -1) {
+		switch {
+		case placeholder == "":
+			r.fault(pointer, "url.placeholder", "this address is fixed")
+		case ph != placeholder:
+			r.fault(pointer, "url.placeholder", "the only placeholder here is "+placeholder)
+		default:
+			continue
+		}
+		break
+	}
+	domain := registrable(addr)
 	own := []string{registrable("https://" + m.Host)}
 	if m.Auth.OAuth != nil {
 		own = append(own, registrable(m.Auth.OAuth.AuthorizeURL))
@@ -245,7 +257,7 @@ func (r *reading) checkLink(m *Manifest, link, pointer string) {
 		own = append(own, l.Name)
 	}
 	if domain == "" || !slices.Contains(own, domain) {
-		r.fault(pointer, "link.domain", fmt.Sprintf("%s is not a domain of the service", domain))
+		r.fault(pointer, rule, fmt.Sprintf("%s is not a domain of the service", cmp.Or(clip(domain), "this")))
 	}
 }
 
@@ -268,14 +280,28 @@ var ownedParams = []string{
 	"client_id", "client_secret", "redirect_uri", "response_type", "response_mode", "scope", "state", "nonce", "code",
 	"code_verifier", "code_challenge", "code_challenge_method", "grant_type", "refresh_token", "access_token", "token",
 	"request", "request_uri", "client_assertion", "client_assertion_type", "username", "password", "assertion", "id_token_hint",
+	"authorization_details", "claims", "device_code", "subject_token", "actor_token",
 }
 
-func (r *reading) checkOAuth(o *OAuth) {
+func (r *reading) checkOAuth(m *Manifest, o *OAuth) {
 	const p = "/auth/oauth"
 	for _, s := range o.Scopes {
 		if !slices.Contains(o.ScopesWrite, s) {
-			r.fault(p+"/scopes_write", "oauth.scopes_write", fmt.Sprintf("it lacks %q, which scopes holds", s))
+			r.fault(p+"/scopes_write", "oauth.scopes_write", fmt.Sprintf("it lacks %q, which scopes holds", clip(s)))
 		}
+	}
+	for _, list := range []struct {
+		key    string
+		scopes []string
+	}{{"scopes", o.Scopes}, {"scopes_write", o.ScopesWrite}} {
+		for i, s := range list.scopes {
+			if sep := o.ScopeSeparator; sep != "" && strings.Contains(s, sep) {
+				r.fault(at(p, list.key, i), "oauth.scope", "this is two scopes: it holds scope_separator")
+			}
+		}
+	}
+	if o.ClientAuth == "none" && o.PKCE.Mode == "off" {
+		r.fault(p+"/pkce", "oauth.pkce", "the client has no secret, so without PKCE a stolen code would be enough")
 	}
 	for _, set := range []struct {
 		key   string
@@ -283,12 +309,15 @@ func (r *reading) checkOAuth(o *OAuth) {
 	}{{"authorize_params", o.AuthorizeParams}, {"token_params", o.TokenParams}, {"refresh_params", o.RefreshParams}} {
 		for _, e := range set.pairs {
 			q := at(p, set.key, e.Name)
-			r.form(e.Name, "param", q)
-			if slices.Contains(ownedParams, strings.ToLower(e.Name)) {
-				r.fault(q, "oauth.owned_param", "this parameter is the protocol's own")
+			r.formKey(e.Name, "param", q)
+			switch {
+			case slices.Contains(ownedParams, strings.ToLower(e.Name)):
+				r.faultKey(q, "oauth.owned_param", "this parameter is the protocol's own")
+			case slices.ContainsFunc(o.ParamNames, func(n Pair) bool { return strings.EqualFold(n.Value, e.Name) }):
+				r.faultKey(q, "oauth.owned_param", "param_names gives this name to a parameter of the protocol")
 			}
-			if strings.ContainsAny(e.Value, "{}\r\n") {
-				r.fault(q, "oauth.param", "the value is fixed: no braces, no line breaks")
+			if strings.ContainsAny(e.Value, "{}") || strings.ContainsFunc(e.Value, func(c rune) bool { return c < ' ' || c > '~' }) {
+				r.fault(q, "oauth.param", "the value is fixed: printable ASCII without braces")
 			}
 		}
 	}
@@ -296,30 +325,30 @@ func (r *reading) checkOAuth(o *OAuth) {
 	for _, e := range o.ParamNames {
 		q := at(p, "param_names", e.Name)
 		if !slices.Contains([]string{"client_id", "client_secret", "redirect_uri", "scope", "code", "state", "code_verifier", "refresh_token", "grant_type"}, e.Name) {
-			r.fault(q, "oauth.names", "this is not a parameter of the protocol")
+			r.faultKey(q, "oauth.names", "this is not a parameter of the protocol")
 		}
 		r.form(e.Value, "param", q)
-		if slices.Contains(ownedParams, strings.ToLower(e.Value)) || renamed[e.Value] {
+		if name := strings.ToLower(e.Value); slices.Contains(ownedParams, name) || renamed[name] {
 			r.fault(q, "oauth.owned_param", "this name is the protocol's own, or taken")
 		}
-		renamed[e.Value] = true
+		renamed[strings.ToLower(e.Value)] = true
 	}
 	for _, e := range o.AnswerNames {
 		q := at(p, "answer_names", e.Name)
 		if !slices.Contains([]string{"access_token", "refresh_token", "expires_in", "expires_at", "scope", "token_type"}, e.Name) {
-			r.fault(q, "oauth.names", "this is not a field of a token answer")
+			r.faultKey(q, "oauth.names", "this is not a field of a token answer")
 		}
 		r.form(e.Value, "dotpath", q)
 	}
 	for _, e := range o.ScopeAlias {
-		r.form(e.Name, "scope", at(p, "scope_alias", e.Name))
+		r.formKey(e.Name, "scope", at(p, "scope_alias", e.Name))
 		r.form(e.Value, "scope", at(p, "scope_alias", e.Name))
 	}
 	for _, name := range sortedKeys(o.ScopeImplies) {
 		q := at(p, "scope_implies", name)
-		r.form(name, "scope", q)
-		for _, s := range o.ScopeImplies[name] {
-			r.form(s, "scope", q)
+		r.formKey(name, "scope", q)
+		for i, s := range o.ScopeImplies[name] {
+			r.form(s, "scope", at(q, i))
 		}
 	}
 	for i, k := range append(slices.Clone(o.TokenKeep), o.CallbackKeep...) {
@@ -354,16 +383,17 @@ func (r *reading) checkOAuth(o *OAuth) {
 		if (v.Style == "form" || v.Style == "deauthorize") && v.Param == "" {
 			r.fault(q, "oauth.revoke", "this style needs param")
 		}
-		for _, ph := range placeholderInURL.FindAllString(v.URL, -1) {
-			if ph != "{client_id}" {
-				r.fault(q+"/url", "url.placeholder", "the only placeholder here is {client_id}")
-			}
+		if v.URL != "" {
+			r.checkAddress(m, v.URL, q+"/url", "oauth.domain", "{client_id}")
 		}
 	}
+	// What the token endpoint is sent, a code, a refresh token, the client's secret, opens
+	// an account: it stays with the service that the member chose.
 	for _, u := range []struct{ key, url string }{{"issuer", o.Issuer}, {"authorize_url", o.AuthorizeURL}, {"token_url", o.TokenURL}, {"refresh_url", o.RefreshURL}} {
-		if strings.ContainsAny(u.url, "{}") {
-			r.fault(at(p, u.key), "url.placeholder", "this address is fixed")
+		if u.url == "" {
+			continue
 		}
+		r.checkAddress(m, u.url, at(p, u.key), "oauth.domain", "")
 		if strings.Contains(u.url, "?") {
 			r.fault(at(p, u.key), "url.query", "this address has a query; parameters stand in their own lists")
 		}
@@ -376,7 +406,7 @@ func (r *reading) checkViewer(m *Manifest) {
 		if o := r.namedRead(m, m.Viewer, "/viewer", "viewer"); o != nil && len(o.Args) > 0 {
 			for _, a := range o.Args {
 				if a.Required() || a.Connection != "" {
-					r.fault("/viewer", "viewer", fmt.Sprintf("the viewer needs the arg %q, and nobody is there to give it", a.Name))
+					r.fault("/viewer", "viewer", fmt.Sprintf("the viewer needs the arg %q, and nobody is there to give it", clip(a.Name)))
 				}
 			}
 		}
@@ -392,11 +422,7 @@ func (r *reading) checkViewer(m *Manifest) {
 				paths Paths
 			}{{"id", m.Account.ID}, {"label", m.Account.Label}} {
 				for i, path := range ps.paths {
-					q := at("/account", ps.key)
-					if len(ps.paths) > 1 {
-						q = at(q, i)
-					}
-					r.picked(o, path, q, "account")
+					r.picked(o, path, r.item(at("/account", ps.key), i), "account")
 				}
 			}
 		}
@@ -405,7 +431,7 @@ func (r *reading) checkViewer(m *Manifest) {
 		if o := r.namedRead(m, y.Op, "/ready/op", "ready"); o != nil {
 			r.noArgsNeeded(o, "/ready/op", "ready")
 			if y.NotEmpty != "" && !pickReaches(o, y.NotEmpty) {
-				r.fault("/ready/not_empty", "ready", fmt.Sprintf("%s does not pick %q", o.Name, y.NotEmpty))
+				r.fault("/ready/not_empty", "ready", fmt.Sprintf("%s does not pick %q", clip(o.Name), clip(y.NotEmpty)))
 			}
 		}
 		if y.For == "oauth" && m.Auth.OAuth == nil {
@@ -416,6 +442,9 @@ func (r *reading) checkViewer(m *Manifest) {
 		p := at("/connect", c.Name)
 		if o := r.namedRead(m, c.Op, p+"/op", "connect"); o != nil {
 			r.noArgsNeeded(o, p+"/op", "connect")
+			if slices.ContainsFunc(o.Args, func(a *Arg) bool { return a.Connection != "" }) {
+				r.fault(p+"/op", "connect", fmt.Sprintf("%s needs what a connection has learnt already", clip(o.Name)))
+			}
 			r.picked(o, c.Value, p+"/value", "connect")
 			r.picked(o, c.Label, p+"/label", "connect")
 		}
@@ -441,12 +470,8 @@ func (r *reading) namedRead(m *Manifest, name, pointer, rule string) *Op {
 		for _, o := range m.Ops {
 			names = append(names, o.Name)
 		}
-		mend := "the operations are: " + strings.Join(names, ", ")
-		if near := nearest(name, names); near != "" {
-			mend = "did you mean " + strconv.Quote(near) + "?"
-		}
-		r.fault(pointer, rule, fmt.Sprintf("there is no operation %q", name), mend)
-	case o.Access != Read:
+		r.fault(pointer, rule, fmt.Sprintf("there is no operation %q", name), didYouMean(name, names)+"the operations are: "+listed(names))
+	case o.Access == Write:
 		r.fault(pointer, rule, fmt.Sprintf("%s is a write; a read is wanted", name))
 		return nil
 	}
@@ -456,7 +481,7 @@ func (r *reading) namedRead(m *Manifest, name, pointer, rule string) *Op {
 func (r *reading) noArgsNeeded(o *Op, pointer, rule string) {
 	for _, a := range o.Args {
 		if a.Required() {
-			r.fault(pointer, rule, fmt.Sprintf("%s needs the arg %q, and nobody is there to give it", o.Name, a.Name))
+			r.fault(pointer, rule, fmt.Sprintf("%s needs the arg %q, and nobody is there to give it", clip(o.Name), clip(a.Name)))
 		}
 	}
 }
@@ -473,11 +498,8 @@ func (r *reading) picked(o *Op, path, pointer, rule string) {
 		}
 		names = append(names, f.Path)
 	}
-	mend := o.Name + " picks: " + strings.Join(names, ", ")
-	if near := nearest(path, names); near != "" {
-		mend = "did you mean " + strconv.Quote(near) + "? " + mend
-	}
-	r.fault(pointer, rule, fmt.Sprintf("%s does not pick %q", o.Name, path), mend)
+	name := clip(o.Name)
+	r.fault(pointer, rule, fmt.Sprintf("%s does not pick %q", name, clip(path)), didYouMean(path, names)+name+" picks: "+listed(names))
 }
 
 // pickReaches says whether path is a picked field or on the way to one.

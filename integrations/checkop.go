@@ -18,15 +18,16 @@ import (
 // An opCheck holds one operation against the rules, and compiles it on the way.
 type opCheck struct {
 	*reading
-	m    *Manifest
-	o    *Op
-	p    string          // pointer of the operation
-	uses map[string]bool // arg → whether one of its uses is always sent
+	m     *Manifest
+	o     *Op
+	p     string          // pointer of the operation
+	uses  map[string]bool // arg → whether one of its uses is always sent
+	items map[string]bool // "list.field" of list args that are sent item by item, "list." of those sent whole
 }
 
 func (r *reading) checkOp(m *Manifest, o *Op) {
-	c := &opCheck{reading: r, m: m, o: o, p: at("/ops", o.Name), uses: make(map[string]bool)}
-	o.isGraphQL = o.GraphQL || strings.HasSuffix(o.Path, "/graphql")
+	c := &opCheck{reading: r, m: m, o: o, p: at("/ops", o.Name), uses: make(map[string]bool), items: make(map[string]bool)}
+	o.isGraphQL = o.GraphQL || c.looksGraphQL()
 	c.method()
 	c.args()
 	c.path()
@@ -59,12 +60,12 @@ func (c *opCheck) compile() {
 		}
 		var err error
 		if o.projection, err = projection.Compile(spec); err != nil {
-			c.fault(c.at("pick"), "pick.prefix", "the fields do not go together: "+err.Error())
+			c.fault(c.at("pick"), "pick.prefix", "the fields do not go together")
 		}
 	}
 	var err error
 	if o.errors, err = c.m.errorSet(o); err != nil {
-		c.fault(c.at("fail"), "fail", "the paths of message and code do not go together: "+err.Error())
+		c.fault(c.at("fail"), "fail", "the paths of message and code do not go together")
 	}
 }
 
@@ -73,11 +74,13 @@ func (c *opCheck) at(segs ...any) string { return at(c.p, segs...) }
 func (c *opCheck) method() {
 	o := c.o
 	get := o.Method == "GET" || o.Method == "HEAD"
-	hasBody := o.BodyJSON != nil || len(o.BodyForm) > 0
+	hasBody := o.BodyJSON != nil || o.BodyForm != nil
 	switch {
+	case !slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}, o.Method):
+		// enum or required has been reported
 	case o.Access == Write && get:
 		c.fault(c.at("method"), "op.method", "a write does not use "+o.Method)
-	case o.Access == Read && !get && o.Method != "" && (o.SafePost == "" || o.Method != "POST"):
+	case o.Access == Read && !get && (o.SafePost == "" || o.Method != "POST"):
 		c.fault(c.at("method"), "op.method", "a read uses GET, or POST with a reason in safe_post")
 	}
 	if o.SafePost != "" && (o.Access != Read || o.Method != "POST") {
@@ -110,6 +113,9 @@ func (c *opCheck) args() {
 // arg holds one arg against the rules for its type. Inside a list it is simpler.
 func (c *opCheck) arg(a *Arg, p string, inner bool) {
 	kind := a.Kind()
+	if !slices.Contains([]string{"string", "integer", "number", "boolean", "enum", "date", "datetime", "id", "path", "list", "map"}, kind) {
+		return // enum has been reported
+	}
 	only := func(set bool, key string, kinds ...string) {
 		if set && !slices.Contains(kinds, kind) {
 			c.fault(at(p, key), "arg.type", fmt.Sprintf("%q makes no sense for the type %s", key, kind))
@@ -153,7 +159,7 @@ func (c *opCheck) arg(a *Arg, p string, inner bool) {
 		key string
 		n   *Number
 	}{{"min", a.Min}, {"max", a.Max}} {
-		if lim.n == nil || kind == "number" {
+		if lim.n == nil || lim.n.Text == "" || kind == "number" {
 			continue
 		}
 		n, err := strconv.ParseInt(lim.n.Text, 10, 64)
@@ -173,26 +179,35 @@ func (c *opCheck) arg(a *Arg, p string, inner bool) {
 	}
 	if a.Pattern != "" {
 		re, err := compilePattern(a.Pattern)
-		if err != nil || len(a.Pattern) > 200 {
+		if err != nil || utf8.RuneCountInString(a.Pattern) > 200 {
 			c.fault(at(p, "pattern"), "arg.pattern", "this is not an RE2 expression of at most 200 characters")
 		}
 		a.pattern = re
 	}
-	if a.Default != nil {
-		if a.Optional {
-			c.fault(at(p, "optional"), "arg.optional", "an arg with a default is never left out")
-		}
-		if (a.Default.kind == '"') == slices.Contains([]string{"integer", "number", "boolean"}, kind) ||
-			(a.Default.kind == '0') != (kind == "integer" || kind == "number") {
+	if a.Default != nil && a.Optional {
+		c.fault(at(p, "optional"), "arg.optional", "an arg with a default is never left out")
+	}
+	if a.Default != nil && a.Default.kind != 0 && kind != "list" && kind != "map" {
+		_, why := a.canonical(a.Default.any())
+		switch {
+		case (a.Default.kind == '"') == slices.Contains([]string{"integer", "number", "boolean"}, kind),
+			(a.Default.kind == '0') != (kind == "integer" || kind == "number"):
 			c.fault(at(p, "default"), "arg.default", "the default is not of the type "+kind)
-		} else if _, why := a.canonical(a.Default.any()); why != "" {
+		case why != "" && kind == "enum":
+			c.fault(at(p, "default"), "arg.default", "the default is not one of the values")
+		case why != "" && a.pattern != nil && strings.HasSuffix(why, a.Pattern):
+			c.fault(at(p, "default"), "arg.default", "the default does not have the form that pattern says")
+		case why != "":
 			c.fault(at(p, "default"), "arg.default", "the default does not fit: "+why)
 		}
 	}
 	if inner {
-		for key, set := range map[string]bool{"connection": a.Connection != "", "quiet": a.Quiet != "", "money": a.Money != nil, "clear": a.Clear} {
-			if set {
-				c.fault(at(p, key), "arg.list", fmt.Sprintf("%q has no meaning inside a list", key))
+		for _, k := range []struct {
+			key string
+			set bool
+		}{{"connection", a.Connection != ""}, {"quiet", a.Quiet != ""}, {"money", a.Money != nil}, {"clear", a.Clear}} {
+			if k.set {
+				c.fault(at(p, k.key), "arg.list", fmt.Sprintf("%q has no meaning inside a list", k.key))
 			}
 		}
 		if kind == "list" || kind == "map" || kind == "path" {
@@ -203,8 +218,13 @@ func (c *opCheck) arg(a *Arg, p string, inner bool) {
 	if kind == "list" && a.Of != nil {
 		if a.Of.Arg != nil {
 			q := at(p, "of")
-			if a.Of.Arg.Optional || a.Of.Arg.Default != nil {
-				c.fault(q, "arg.list", "an item is not optional")
+			for _, k := range []struct {
+				key string
+				set bool
+			}{{"optional", a.Of.Arg.Optional}, {"default", a.Of.Arg.Default != nil}} {
+				if k.set {
+					c.fault(at(q, k.key), "arg.list", "an item is always there")
+				}
 			}
 			c.arg(a.Of.Arg, q, true)
 		}
@@ -214,9 +234,8 @@ func (c *opCheck) arg(a *Arg, p string, inner bool) {
 	}
 	if a.Connection != "" {
 		if !slices.ContainsFunc(c.m.Connect, func(x *Connect) bool { return x.Name == a.Connection }) {
-			c.fault(at(p, "connection"), "arg.connection", fmt.Sprintf("connect has no %q", a.Connection))
-		}
-		if a.Optional || a.Default != nil || a.Clear {
+			c.fault(at(p, "connection"), "arg.connection", fmt.Sprintf("connect has no %q", clip(a.Connection)))
+		} else if a.Optional || a.Default != nil || a.Clear {
 			c.fault(at(p, "connection"), "arg.connection", "the connection fills this; it is neither optional, defaulted nor cleared")
 		}
 	}
@@ -277,7 +296,7 @@ func (c *opCheck) path() {
 		case a.Kind() == "list" || a.Kind() == "map":
 			bad("a list or map is no segment of a path")
 		case a.Optional || a.Clear:
-			bad(fmt.Sprintf("%q may be left out, and a path cannot", m[1]))
+			bad(fmt.Sprintf("%q may be left out, and a path cannot", clip(m[1])))
 		case a.Kind() == "path" && m[2] != "":
 			bad("a path of several segments takes no literal end")
 		}
@@ -287,11 +306,8 @@ func (c *opCheck) path() {
 }
 
 func (c *opCheck) noArg(pointer, name string) {
-	mend := "declare it under args"
-	if near := nearest(name, c.o.Args.names()); near != "" {
-		mend = "did you mean {" + near + "}?"
-	}
-	c.fault(pointer, "template.no_arg", fmt.Sprintf("{%s} names no arg of this operation", clip(name)), mend)
+	c.fault(pointer, "template.no_arg", fmt.Sprintf("{%s} names no arg of this operation", clip(name)),
+		didYouMean(name, c.o.Args.names())+"declare it under args, or mend the name")
 }
 
 // template parses a text and holds its placeholders against the args.
@@ -312,8 +328,11 @@ func (c *opCheck) params(key string, pairs Pairs) []pairTemplate {
 	var out []pairTemplate
 	for _, e := range pairs {
 		p := c.at(key, e.Name)
-		if e.Name == "_method" || e.Name == "" || strings.ContainsAny(e.Name, "{}&=#?%") || strings.ContainsFunc(e.Name, func(r rune) bool { return r <= 0x20 || r > 0x7e }) {
-			c.fault(p, "param.name", "this is not a name that a parameter may have")
+		switch {
+		case changesMethod.MatchString(e.Name):
+			c.faultKey(p, "param.name", "some servers take the method from a parameter of this name")
+		case e.Name == "" || strings.ContainsAny(e.Name, "{}&=#?%") || strings.ContainsFunc(e.Name, func(r rune) bool { return r <= 0x20 || r > 0x7e }):
+			c.faultKey(p, "param.name", "this is not a name that a parameter may have")
 		}
 		t := c.template(e.Value, p)
 		ref, whole := t.whole()
@@ -325,7 +344,7 @@ func (c *opCheck) params(key string, pairs Pairs) []pairTemplate {
 			if (a.Kind() == "list" || a.Kind() == "map") && !whole {
 				c.fault(p, "template.list", "a list or map is the whole value or none of it")
 			}
-			c.uses[name] = true
+			c.uses[name], c.items[name+"."] = true, true
 		}
 		if a := c.o.Args.Get(ref); whole && a != nil && a.Kind() == "list" {
 			object := a.Of != nil && a.Of.Object != nil
@@ -357,7 +376,7 @@ func (c *opCheck) body() {
 			case a == nil:
 				c.noArg(p, t.each)
 			case a.Kind() != "list":
-				c.fault(p, "body.each", fmt.Sprintf("%q is not a list", t.each))
+				c.fault(p, "body.each", fmt.Sprintf("%q is not a list", clip(t.each)))
 			}
 			if each != "" {
 				c.fault(p, "body.each", "a list does not stand inside an item of another")
@@ -369,8 +388,9 @@ func (c *opCheck) body() {
 		for _, ref := range t.text.refs() {
 			if ref == "item" || strings.HasPrefix(ref, "item.") {
 				if !c.itemRef(each, ref) {
-					c.fault(p, "body.each", fmt.Sprintf("{%s} does not stand for an item here", ref))
+					c.fault(p, "body.each", fmt.Sprintf("{%s} does not stand for an item here", clip(ref)))
 				}
+				c.items[each+"."+strings.TrimPrefix(strings.TrimPrefix(ref, "item"), ".")] = true
 				continue
 			}
 			a := c.o.Args.Get(ref)
@@ -382,6 +402,7 @@ func (c *opCheck) body() {
 				c.fault(p, "template.list", "a list or map is the whole value or none of it")
 			}
 			c.uses[ref] = c.uses[ref] || each == ""
+			c.items[ref+"."] = true
 		}
 	})
 }
@@ -403,11 +424,25 @@ func (c *opCheck) itemRef(each, ref string) bool {
 func (c *opCheck) usage() {
 	for _, a := range c.o.Args {
 		always, used := c.uses[a.Name]
+		p := c.at("args", a.Name)
 		switch {
 		case !used:
-			c.fault(c.at("args", a.Name), "arg.unused", "this arg is in no part of the request")
+			c.faultKey(p, "arg.unused", "this arg is in no part of the request")
+			continue
 		case a.Required() && !always:
-			c.fault(c.at("args", a.Name), "arg.maybe_unsent", "this arg is required, yet it is sent only when a list has items")
+			c.faultKey(p, "arg.maybe_unsent", "this arg is required, yet it is sent only when a list has items")
+		}
+		if a.Kind() != "list" || c.items[a.Name+"."] {
+			continue
+		}
+		if a.Of == nil || a.Of.Object == nil {
+			c.faultKey(p, "arg.unused", "the items of this list are in no part of the request")
+			continue
+		}
+		for _, f := range a.Of.Object {
+			if !c.items[a.Name+"."+f.Name] {
+				c.faultKey(at(p, "of", "object", f.Name), "arg.unused", "this field is in no part of the request")
+			}
 		}
 	}
 }
@@ -433,8 +468,11 @@ func (c *opCheck) pick() {
 		return // pick.missing has been reported
 	}
 	p := c.at("pick")
+	if strings.ContainsAny(pk.Root, "*[]") {
+		c.fault(at(p, "root"), "pick.wildcard", "the root is spelt out")
+	}
 	if pk.Nothing != "" {
-		if len(pk.Fields) > 0 || pk.Root != "" {
+		if pk.Fields != nil || pk.Root != "" {
 			c.fault(p, "pick.nothing", "nothing flows back, so there is no root and no field")
 		}
 		if c.o.Next != nil || len(c.o.Fail) > 0 {
@@ -443,14 +481,15 @@ func (c *opCheck) pick() {
 		return
 	}
 	if len(pk.Fields) == 0 {
-		c.fault(p, "pick.empty", "no field flows back")
+		if n, _ := c.find(at(p, "nothing")); n.name != "nothing" { // else text.plain has been reported
+			c.fault(p, "pick.empty", "no field flows back")
+		}
 		return
 	}
 	if len(pk.Fields) > 100 {
 		c.fault(at(p, "fields"), "pick.empty", "at most 100 fields flow back")
 		return
 	}
-	anys := 0
 	for i, f := range pk.Fields {
 		q := at(p, "fields", i)
 		if strings.ContainsAny(f.Path, "*[]") {
@@ -461,7 +500,6 @@ func (c *opCheck) pick() {
 		if any > 1 || any > 0 && f.Why == "" || any == 0 && f.Why != "" {
 			c.fault(q, "pick.any", "one segment may be <any>, and why says why")
 		}
-		anys += any
 		for j, g := range pk.Fields[:i] {
 			switch {
 			case f.Path == g.Path:
@@ -557,61 +595,65 @@ func (o *Op) linkParam() string {
 }
 
 func (c *opCheck) fail() {
+	if c.o.Fail != nil && len(c.o.Fail) == 0 {
+		c.fault(c.at("fail"), "fail", "the list is empty")
+	}
 	for i, f := range c.o.Fail {
-		p := c.at("fail")
-		if len(c.o.Fail) > 1 {
-			p = at(p, i)
-		}
+		p := c.item(c.at("fail"), i)
 		if (f.When == "") == (f.Unless == "") {
 			c.fault(p, "fail", "a failure is told by when or by unless")
 		}
 		if f.Code == "" && (len(f.Unauthorized) > 0 || len(f.RateLimited) > 0) {
 			c.fault(p, "fail", "codes are looked for at code, and it is not said")
 		}
-		if strings.Contains(f.When+f.Unless+f.Message+f.Code, "<any>") {
-			c.fault(p, "fail", "these paths are spelt out")
-		}
 	}
 }
 
 func (c *opCheck) consent() {
 	o := c.o
-	if o.Access == Read {
-		for key, set := range map[string]bool{"confirm": o.Confirm != "", "confirm_if": o.ConfirmIf != nil, "effects": o.Effects != nil, "preview": o.Preview != nil, "target": o.Target != ""} {
-			if set {
-				c.fault(c.at(key), "confirm.read", "a read asks for no confirmation")
+	switch o.Access {
+	case Read:
+		for _, k := range []struct {
+			key string
+			set bool
+		}{{"confirm", o.Confirm != ""}, {"confirm_if", o.ConfirmIf != nil}, {"effects", o.Effects != nil}, {"preview", o.Preview != nil}, {"target", o.Target != ""}} {
+			if k.set {
+				c.faultKey(c.at(k.key), "confirm.read", "a read asks for no confirmation")
 			}
 		}
 		return
+	case Write:
+	default:
+		return // enum or required has been reported
 	}
-	if o.Confirm == "" {
+	if n, _ := c.find(c.at("confirm")); n.name != "confirm" {
 		c.fault(c.p, "confirm.missing", "a write has the sentence that a person confirms")
 	}
 	o.confirm = c.template(o.Confirm, c.at("confirm"))
 	refs := o.confirm.refs()
 	for _, a := range o.Args {
 		if a.Required() && a.Quiet == "" && !slices.Contains(refs, a.Name) && o.Confirm != "" {
-			c.fault(c.at("confirm"), "confirm.arg", fmt.Sprintf("the sentence leaves out %q", a.Name), fmt.Sprintf("write {%s} into it, or say \"quiet\": \"why\" on the arg", a.Name))
+			c.fault(c.at("confirm"), "confirm.arg", fmt.Sprintf("the sentence leaves out %q", clip(a.Name)), fmt.Sprintf("write {%s} into it, or say \"quiet\": \"why\" on the arg", clip(a.Name)))
 		}
 	}
 	for _, ci := range o.ConfirmIf {
 		p := c.at("confirm_if", ci.Name)
 		if a := o.Args.Get(ci.Name); a == nil || a.Required() {
-			c.fault(p, "confirm.if", fmt.Sprintf("%q is not an arg that may be left out", clip(ci.Name)))
+			c.faultKey(p, "confirm.if", fmt.Sprintf("%q is not an arg that may be left out", clip(ci.Name)))
 		}
 		c.text(ci.Value, p, `form:"sentence" max:"200"`)
 		o.confirmIf = append(o.confirmIf, pairTemplate{ci.Name, c.template(ci.Value, p)})
 	}
 	for i, e := range o.Effects {
 		if slices.Contains(o.Effects[:i], e) {
-			c.fault(c.at("effects", i), "effects", fmt.Sprintf("%q stands twice", e))
+			c.fault(c.at("effects", i), "effects", fmt.Sprintf("%q stands twice", clip(e)))
 		}
 	}
 	if o.Has(Irreversible) && o.Target == "" {
 		c.fault(c.p, "target.missing", "what cannot be undone names its target")
 	}
 	if o.Target != "" {
-		if a := o.Args.Get(o.Target); a == nil || a.Optional || a.Kind() == "list" || a.Kind() == "map" {
+		if a := o.Args.Get(o.Target); a == nil || a.Optional || a.Clear || a.Kind() == "list" || a.Kind() == "map" {
 			c.fault(c.at("target"), "target", fmt.Sprintf("%q is not an arg that is always there to be typed", clip(o.Target)))
 		}
 	}
@@ -629,7 +671,7 @@ func (c *opCheck) preview() {
 		q := at(p, "args", e.Name)
 		pv.args = append(pv.args, pairTemplate{e.Name, c.template(e.Value, q)})
 		if read != nil && read.Args.Get(e.Name) == nil {
-			c.fault(q, "preview", fmt.Sprintf("%s has no arg %q", read.Name, clip(e.Name)))
+			c.faultKey(q, "preview", fmt.Sprintf("%s has no arg %q", clip(read.Name), clip(e.Name)))
 		}
 	}
 	var why string
@@ -649,7 +691,7 @@ func (c *opCheck) preview() {
 			ok = ok && c.o.Args.Get(ref) != nil && (c.o.Args.Get(ref).Required() || c.o.Args.Get(ref).Default != nil || c.o.Args.Get(ref).Connection != "")
 		}
 		if !ok {
-			c.fault(p, "preview", fmt.Sprintf("the args of this operation do not cover %q, which %s needs", a.Name, read.Name))
+			c.fault(p, "preview", fmt.Sprintf("the args of this operation do not cover %q, which %s needs", clip(a.Name), clip(read.Name)))
 		}
 	}
 	for _, ref := range pv.say.refs() {
@@ -669,7 +711,7 @@ func (c *opCheck) scopes() {
 	if len(asked) == 0 {
 		return
 	}
-	has := oa.expandScopes(asked)
+	has := oa.ExpandScopes(asked)
 	for i, s := range c.o.Scopes {
 		if !has[s] {
 			c.fault(c.at("scopes", i), "op.scopes", fmt.Sprintf("no connection of this kind asks for %q", clip(s)))
@@ -677,8 +719,8 @@ func (c *opCheck) scopes() {
 	}
 }
 
-// expandScopes returns scopes with all that they imply, under every name they have.
-func (o *OAuth) expandScopes(scopes []string) map[string]bool {
+// ExpandScopes returns scopes with all that they imply, under every name they have.
+func (o *OAuth) ExpandScopes(scopes []string) map[string]bool {
 	has := make(map[string]bool)
 	var add func(s string)
 	add = func(s string) {
@@ -715,9 +757,12 @@ func (c *opCheck) idempotency() {
 	if (i.Header == "") == (i.Body == "") {
 		c.fault(p, "idempotency", "the key goes into a header or into the body")
 	}
-	if i.Header != "" && i.Header != "Idempotency-Key" {
-		if why := headerAllowed(c.m, i.Header); why != "" {
+	if formPatterns["header"].MatchString(i.Header) {
+		switch why := headerAllowed(c.m, i.Header); {
+		case why != "" && !strings.EqualFold(i.Header, "Idempotency-Key"):
 			c.fault(at(p, "header"), "header.name", why)
+		case c.m.Headers.fold(i.Header) || strings.EqualFold(c.m.Auth.Authorization.Header, i.Header):
+			c.fault(at(p, "header"), "header.name", "this header is set already")
 		}
 	}
 	if i.Body != "" {
@@ -738,25 +783,39 @@ func (c *opCheck) graphQL() {
 		return
 	}
 	p := c.at("body_json", "query")
-	if len(o.Fail) == 0 {
+	if o.Fail == nil {
 		c.fault(c.p, "graphql.fail", "GraphQL reports failures at status 200, so fail is needed")
 	}
 	if o.Method != "POST" {
 		c.fault(c.at("method"), "graphql.body", "GraphQL is sent by POST")
+	}
+	if o.Query != nil { // some servers prefer a document in the address
+		c.faultKey(c.at("query"), "graphql.body", "the request is the body alone")
 	}
 	q := o.BodyJSON.member("query")
 	if q == nil || q.kind != '"' {
 		c.fault(c.at("body_json"), "graphql.body", "the document stands in body_json.query")
 		return
 	}
+	for _, k := range o.BodyJSON.kids { // a stored document's id or hash would run something else
+		if k.name != "query" && k.name != "variables" {
+			c.faultKey(c.at("body_json", k.name), "graphql.body", "beside query and variables the body holds nothing")
+		}
+	}
 	if len(q.text.refs()) > 0 {
 		c.fault(p, "graphql.fixed", "the document is fixed: values go into variables")
 		return
 	}
-	if len(q.text) == 0 {
+	text := q.text.literal()
+	if n, _ := c.find(p); n.text != text {
 		return // template.brace has been reported
 	}
-	doc, err := parser.ParseQuery(&ast.Source{Input: q.text.literal()})
+	// Parsers differ in where a comment ends and in what a letter is.
+	if strings.ContainsFunc(text, func(r rune) bool { return (r < ' ' && r != '\n' && r != '\t') || r > '~' || r == '#' }) {
+		c.fault(p, "graphql.parse", "the document holds a comment, or a character that is not printable ASCII")
+		return
+	}
+	doc, err := parser.ParseQuery(&ast.Source{Input: text})
 	if err != nil {
 		c.fault(p, "graphql.parse", "the document does not parse")
 		return
@@ -780,16 +839,47 @@ func (c *opCheck) graphQL() {
 		}
 		return
 	}
+	vp := c.at("body_json", "variables")
+	if vars.kind != '{' || vars.each != "" {
+		c.fault(vp, "graphql.variables", "the variables are an object whose keys are fixed")
+		return
+	}
 	for _, k := range vars.kids {
 		if op.VariableDefinitions.ForName(k.name) == nil {
-			c.fault(c.at("body_json", "variables", k.name), "graphql.variables", fmt.Sprintf("the document has no variable $%s", clip(k.name)))
+			c.faultKey(at(vp, k.name), "graphql.variables", fmt.Sprintf("the document has no variable $%s", clip(k.name)))
 		}
+	}
+	key := ""
+	if o.Idempotency != nil {
+		key, _ = strings.CutPrefix(o.Idempotency.Body, "variables.")
 	}
 	for _, d := range op.VariableDefinitions {
-		if d.Type.NonNull && d.DefaultValue == nil && vars.member(d.Variable) == nil {
-			c.fault(c.at("body_json", "variables"), "graphql.variables", fmt.Sprintf("the document needs $%s", d.Variable))
+		if d.Type.NonNull && d.DefaultValue == nil && vars.member(d.Variable) == nil && d.Variable != key {
+			c.fault(vp, "graphql.variables", fmt.Sprintf("the document needs $%s", clip(d.Variable)))
 		}
 	}
+}
+
+// looksGraphQL says whether the operation would reach a GraphQL server though it does not
+// say so: by its path, or by a document in what is sent.
+func (c *opCheck) looksGraphQL() bool {
+	if strings.Contains(strings.ToLower(c.o.Path), "graphql") {
+		return true
+	}
+	isDocument := func(t template) bool { return strings.Contains(t.literal(), "{") }
+	for _, e := range slices.Concat(c.o.Query, c.o.BodyForm) {
+		if t, _ := parseTemplate(e.Value); e.Name == "query" && isDocument(t) {
+			return true
+		}
+	}
+	bodies := []*Template{c.o.BodyJSON}
+	if b := c.o.BodyJSON; b != nil && b.kind == '[' { // several at once
+		bodies = b.kids
+	}
+	return slices.ContainsFunc(bodies, func(b *Template) bool {
+		q := b.member("query")
+		return q != nil && isDocument(q.text)
+	})
 }
 
 func (c *opCheck) later() {
@@ -799,10 +889,10 @@ func (c *opCheck) later() {
 		if o.Destructive == nil {
 			key = "idempotent"
 		}
-		c.fault(c.at(key), "op.later", "this is said of writes")
+		c.faultKey(c.at(key), "op.later", "this is said of writes")
 	}
 	if d := o.Deprecated; d != nil && d.Use != "" {
-		if c.m.Op(d.Use) == nil || d.Use == o.Name {
+		if formPatterns["op-id"].MatchString(d.Use) && (c.m.Op(d.Use) == nil || d.Use == o.Name) {
 			c.fault(c.at("deprecated", "use"), "op.later", fmt.Sprintf("there is no other operation %q", clip(d.Use)))
 		}
 	}

@@ -21,15 +21,6 @@ import (
 
 var providersFlag = flag.String("providers", "", "cut testdata/providers anew from this folder of whole provider slices")
 
-// The licence texts that travel with what is copied.
-var licences = map[string][]string{
-	"dnsimple": {"dnsimple.MIT.txt"},
-	"github":   {"github-octokit-openapi.MIT.txt", "github-octokit-fixtures.MIT.txt"},
-	"stripe":   {"stripe.MIT.txt"},
-	"hubspot":  {"Apache-2.0.txt"},
-	"linear":   {"linear.MIT.txt"},
-}
-
 // maxCut bounds each file of testdata/providers.
 const maxCut = 700 << 10
 
@@ -58,7 +49,7 @@ type cutter struct {
 }
 
 func (c *cutter) cut(root string) error {
-	whole, err := loadTruth(c.from)
+	whole, err := loadTruth(c.m.ID, c.from)
 	if err != nil {
 		return err
 	}
@@ -81,10 +72,10 @@ func (c *cutter) cut(root string) error {
 	if err := c.copy(filepath.Join(c.from, "SOURCE.md"), "SOURCE.md"); err != nil {
 		return err
 	}
-	if len(licences[c.m.ID]) == 0 {
+	if len(whole.Licences) == 0 {
 		return fmt.Errorf("%s: no licence text is named", c.m.ID)
 	}
-	for _, l := range licences[c.m.ID] {
+	for _, l := range whole.Licences {
 		if err := c.copy(filepath.Join(root, "LICENSES", l), "LICENSE."+l); err != nil {
 			return err
 		}
@@ -246,7 +237,7 @@ func (c *cutter) copyResponses(whole *truth) error {
 		}
 	}
 	for _, op := range c.m.Ops {
-		for _, r := range whole.answers(c.m, op, all) {
+		for _, r := range whole.answers(op, all) {
 			data, err := os.ReadFile(r.file)
 			if err != nil {
 				return err

@@ -26,11 +26,7 @@ func (r *reading) decode(n *node, v reflect.Value, pointer string, tag reflect.S
 		d.decodeNode(r, n, pointer)
 		if p, ok := d.(*Paths); ok {
 			for i, s := range *p {
-				q := pointer
-				if n.kind == '[' {
-					q = at(pointer, i)
-				}
-				r.text(s, q, tag)
+				r.text(s, r.item(pointer, i), tag)
 			}
 		}
 		return
@@ -79,6 +75,7 @@ func (r *reading) decode(n *node, v reflect.Value, pointer string, tag reflect.S
 // list reads a JSON list, or, where the element says how it is called (key), an object.
 func (r *reading) list(n *node, v reflect.Value, pointer string, tag reflect.StructTag) {
 	elem := v.Type().Elem()
+	v.Set(reflect.MakeSlice(v.Type(), 0, len(n.kids))) // an empty list is not an absent one
 	st := elem
 	if st.Kind() == reflect.Pointer {
 		st = st.Elem()
@@ -105,7 +102,7 @@ func (r *reading) list(n *node, v reflect.Value, pointer string, tag reflect.Str
 	}
 	for _, k := range n.kids {
 		p := at(pointer, k.name)
-		r.form(k.name, key, p)
+		r.formKey(k.name, key, p)
 		e := reflect.New(st)
 		e.Elem().FieldByName("Name").SetString(k.name)
 		r.decode(k, e.Elem(), p, "")
@@ -126,26 +123,18 @@ func (r *reading) object(n *node, v reflect.Value, pointer string) {
 			names = append(names, k)
 		}
 	}
-	done := make(map[string]bool)
 	for _, k := range n.kids {
 		p := at(pointer, k.name)
 		i, ok := known[k.name]
 		if !ok {
-			mend := "the keys here are: " + strings.Join(names, ", ")
-			if near := nearest(k.name, names); near != "" {
-				mend = "did you mean " + strconv.Quote(near) + "? " + mend
-			}
-			r.faultAt(k.nameOff, p, "json.unknown_key", fmt.Sprintf("the key %q is not known here", clip(k.name)), mend)
+			r.faultAt(k.nameOff, p, "json.unknown_key", fmt.Sprintf("the key %q is not known here", clip(k.name)),
+				didYouMean(k.name, names)+"the keys here are: "+strings.Join(names, ", "))
 			continue
 		}
-		if done[k.name] {
-			continue // json.duplicate has been reported
-		}
-		done[k.name] = true
 		r.decode(k, v.Field(i), p, t.Field(i).Tag)
 	}
 	for _, name := range names {
-		if !done[name] && t.Field(known[name]).Tag.Get("req") != "" {
+		if n.get(name) == nil && t.Field(known[name]).Tag.Get("req") != "" {
 			rule := "required"
 			if t == reflect.TypeFor[Op]() && name == "pick" {
 				rule = "pick.missing"
@@ -172,11 +161,8 @@ func (r *reading) text(s, pointer string, tag reflect.StructTag) {
 				return
 			}
 		}
-		mend := "one of: " + strings.Join(values, ", ")
-		if near := nearest(s, values); near != "" {
-			mend = "did you mean " + strconv.Quote(near) + "? " + mend
-		}
-		r.fault(pointer, "enum", "this value is not one of those that may stand here", mend)
+		r.fault(pointer, "enum", "this value is not one of those that may stand here",
+			didYouMean(s, values)+"one of: "+strings.Join(values, ", "))
 		return
 	}
 	if f := tag.Get("form"); f != "" {
@@ -194,31 +180,60 @@ func (r *reading) text(s, pointer string, tag reflect.StructTag) {
 	}
 }
 
+// form holds the text at pointer against a form.
 func (r *reading) form(s, name, pointer string) {
-	f, ok := forms[name]
-	if !ok {
-		panic("integrations: no form " + name)
+	if rule, msg := misfit(s, name); msg != "" {
+		r.fault(pointer, rule, msg)
 	}
-	if f.pattern != "" && !formPatterns[name].MatchString(s) {
-		r.fault(pointer, f.rule, "this is not "+f.is)
-		return
-	}
-	if f.check != nil {
-		if why := f.check(s); why != "" {
-			r.fault(pointer, f.rule, "this is not "+f.is+": "+why)
-		}
+}
+
+// formKey holds the key that pointer ends with against a form.
+func (r *reading) formKey(s, name, pointer string) {
+	if rule, msg := misfit(s, name); msg != "" {
+		r.faultKey(pointer, rule, msg)
 	}
 }
 
 // nearest returns the word closest to s, where one is close enough to be what was meant.
 func nearest(s string, words []string) string {
+	if len(s) > 64 {
+		return "" // nobody meant a name
+	}
 	best, at := "", 1+min(2, len(s)/2)
 	for _, w := range words {
+		if len(w) > 64 {
+			continue
+		}
 		if d := levenshtein.ComputeDistance(strings.ToLower(s), strings.ToLower(w)); d < at {
 			best, at = w, d
 		}
 	}
 	return best
+}
+
+// didYouMean begins a mend with the word closest to s, where there is one.
+func didYouMean(s string, words []string) string {
+	if near := nearest(s, words); near != "" {
+		return "did you mean " + strconv.Quote(near) + "? "
+	}
+	return ""
+}
+
+// listed joins names from the file for a message.
+func listed(names []string) string {
+	const most = 30
+	var b strings.Builder
+	for i, name := range names {
+		if i == most {
+			fmt.Fprintf(&b, " and %d more", len(names)-most)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(clip(name))
+	}
+	return b.String()
 }
 
 // clip shortens a name from the file for a message.
@@ -233,6 +248,7 @@ func (p *Pairs) decodeNode(r *reading, n *node, pointer string) {
 	if !r.want(n, '{', pointer) {
 		return
 	}
+	*p = make(Pairs, 0, len(n.kids)) // an empty object is not an absent one
 	for _, k := range n.kids {
 		if r.want(k, '"', at(pointer, k.name)) {
 			*p = append(*p, Pair{k.name, k.text})
@@ -263,18 +279,26 @@ func (a *Authorization) decodeNode(r *reading, n *node, pointer string) {
 		return
 	}
 	r.object(n, reflect.ValueOf(a).Elem(), pointer)
+	if n.kind != '{' {
+		return // json.type has been reported
+	}
 	set := 0
-	for _, f := range []struct {
-		scheme string
-		on     bool
-	}{{"prefix", a.Prefix != ""}, {"header", a.Header != ""}, {"basic", n.get("basic") != nil}, {"no", a.Pasted != ""}} {
-		if f.on {
+	for _, key := range []string{"prefix", "header", "basic", "pasted"} {
+		if n.get(key) != nil {
 			set++
-			a.Scheme = f.scheme
+			a.Scheme = key
 		}
 	}
-	if n.kind == '{' && (set != 1 || (a.Scheme == "no") != (a.Why != "")) {
+	if a.Scheme == "pasted" {
+		a.Scheme = "no"
+	}
+	switch {
+	case set != 1:
 		r.fault(pointer, "auth.scheme", "this is not one scheme")
+	case a.Scheme == "no" && n.get("why") == nil:
+		r.fault(pointer, "auth.scheme", "a token cannot be pasted, and no reason is given")
+	case a.Scheme != "no" && n.get("why") != nil:
+		r.fault(at(pointer, "why"), "auth.scheme", "a reason belongs to \"pasted\": \"no\" alone")
 	}
 }
 
@@ -286,7 +310,7 @@ func (p *PKCE) decodeNode(r *reading, n *node, pointer string) {
 	}
 	p.Mode = "off"
 	r.object(n, reflect.ValueOf(p).Elem(), pointer)
-	if n.kind == '{' && p.Off == "" {
+	if n.kind == '{' && n.get("off") == nil {
 		r.fault(pointer, "oauth.pkce", "PKCE is off without a reason")
 	}
 }
@@ -322,7 +346,7 @@ func (o *Of) decodeNode(r *reading, n *node, pointer string) {
 		r.text(n.text, pointer, `enum:"string,integer,number,boolean,date,datetime,id"`)
 	case n.get("object") != nil:
 		r.object(n, reflect.ValueOf(o).Elem(), pointer)
-		if len(o.Object) == 0 {
+		if obj := n.get("object"); obj.kind == '{' && len(obj.kids) == 0 {
 			r.fault(at(pointer, "object"), "arg.list", "the object has no fields")
 		}
 	default:
@@ -335,11 +359,20 @@ func (x *Number) decodeNode(r *reading, n *node, pointer string) {
 	if !r.want(n, '0', pointer) {
 		return
 	}
-	if f, err := strconv.ParseFloat(n.text, 64); err != nil || f > 1<<53 || f < -(1<<53) {
-		r.fault(pointer, "number.range", "numbers in a manifest stay within 2^53")
-		return
+	if r.number(n, pointer) {
+		x.Text = n.text
 	}
-	x.Text = n.text
+}
+
+// number reports a number that is not the same in every program. An exponent is not
+// needed for any other, and one like 1e-999999999 would take long to work with.
+func (r *reading) number(n *node, pointer string) bool {
+	f, err := strconv.ParseFloat(n.text, 64)
+	if err != nil || f > 1<<53 || f < -(1<<53) || len(n.text) > 32 || strings.ContainsAny(n.text, "eE") {
+		r.fault(pointer, "number.range", "numbers in a manifest are plain decimals within 2^53")
+		return false
+	}
+	return true
 }
 
 func (x *Scalar) decodeNode(r *reading, n *node, pointer string) {
@@ -347,9 +380,9 @@ func (x *Scalar) decodeNode(r *reading, n *node, pointer string) {
 	case '"', 't', 'f':
 		x.Text, x.kind = n.text, n.kind
 	case '0':
-		var num Number
-		num.decodeNode(r, n, pointer)
-		x.Text, x.kind = n.text, n.kind
+		if r.number(n, pointer) {
+			x.Text, x.kind = n.text, n.kind
+		}
 	default:
 		r.fault(pointer, "json.type", "this is "+n.kindWord()+"; a text, a number, true or false is wanted")
 	}

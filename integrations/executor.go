@@ -2,6 +2,7 @@ package integrations
 
 import (
 	"bytes"
+	"compress/flate"
 	"compress/gzip"
 	"context"
 	"crypto/rand"
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	mathrand "math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
@@ -83,11 +85,15 @@ func (e *Executor) CloseIdleConnections() { e.client().CloseIdleConnections() }
 
 func (e *Executor) client() *http.Transport {
 	e.once.Do(func() {
+		// Not HTTP/2: there the transport itself repeats a request, a write too, when the
+		// service resets its stream with PROTOCOL_ERROR (golang.org/issue/42777).
+		var protocols http.Protocols
+		protocols.SetHTTP1(true)
 		e.transport = &http.Transport{
 			// No Proxy: a proxy would be another host that is reached.
 			DialContext:            e.dial,
 			TLSClientConfig:        &tls.Config{RootCAs: e.RootCAs, MinVersion: tls.VersionTLS12},
-			ForceAttemptHTTP2:      true,
+			Protocols:              &protocols,
 			DisableCompression:     true, // decoded here, so that both sizes are counted
 			MaxResponseHeaderBytes: maxHeaderBytes,
 			MaxIdleConnsPerHost:    16,
@@ -145,7 +151,7 @@ func (c *Call) checkScopes(granted []string) error {
 	}
 	has := make(map[string]bool)
 	if oa := c.Manifest.Auth.OAuth; oa != nil {
-		has = oa.expandScopes(granted)
+		has = oa.ExpandScopes(granted)
 	}
 	for _, s := range c.Op.Scopes {
 		if !has[s] && !slices.Contains(granted, s) {
@@ -282,8 +288,10 @@ func (r *run) redirect(resp *http.Response, from *url.URL) *url.URL {
 	return to
 }
 
-// drop ends an answer that is not read, and keeps its connection when little is left.
+// drop ends an answer that is not read, and keeps its connection when little is left that
+// is there already.
 func drop(resp *http.Response) {
+	defer time.AfterFunc(100*time.Millisecond, func() { resp.Body.Close() }).Stop()
 	io.CopyN(io.Discard, resp.Body, 16<<10)
 	resp.Body.Close()
 }
@@ -322,10 +330,7 @@ func (r *run) fault(a *attempt, try int) error {
 	write := r.c.Op.Access == Write
 	repeated := try > 1 && write
 	if Code(a.err) == "" {
-		err := a.err
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("no answer in time: %w", context.DeadlineExceeded)
-		}
+		err := &wireError{a.err, a.mayHaveRun}
 		if write && (a.mayHaveRun || a.sentBefore) {
 			return &UnknownOutcomeError{Service: service, Repeated: repeated, Err: err}
 		}
@@ -388,14 +393,16 @@ func (r *run) read(resp *http.Response, a *attempt) {
 		pe.Err = errors.New("that leads elsewhere and is not followed")
 	}
 	a.err = pe
-	// A gateway that failed does not know whether the write went through.
-	if r.c.Op.Access == Write && (status >= 500 && status != 501 && status != 505 || status == 408) {
+	// A gateway that failed does not know whether the write went through, and a 303 says
+	// that what came of it stands elsewhere (RFC 9110, section 15.4.4).
+	if r.c.Op.Access == Write && (status >= 500 && status != 501 && status != 505 || status == 408 || status == 303) {
 		a.err = &UnknownOutcomeError{Service: m.Name, Status: status, Message: msg}
 	}
 }
 
 func (r *run) limited(a *attempt, limits RateLimit, wait time.Time) {
 	e := a.err.(*RateLimitError)
+	a.mayHaveRun = false // it was turned away, not run
 	e.Until = wait
 	if wait.IsZero() {
 		e.Until = limits.Reset
@@ -446,6 +453,7 @@ func (r *run) success(resp *http.Response, a *attempt) (*Result, error) {
 	out, err := o.projection.Run(body, projection.Limits{MaxBytes: maxDecodedBytes, MaxDepth: maxDepth, MaxOut: MaxResult})
 	var tooLong *projection.LimitError
 	var reading *projection.ReadError
+	var syntax *projection.SyntaxError
 	switch {
 	case errors.Is(err, errRawTooLarge) || errors.As(err, &tooLong):
 		limit := int64(maxRawBytes)
@@ -453,14 +461,17 @@ func (r *run) success(resp *http.Response, a *attempt) (*Result, error) {
 			limit = maxDecodedBytes
 		}
 		return lost(&TooLargeError{Size: limit, Limit: limit, Arg: r.c.smaller(), Raw: true})
-	case errors.As(err, &reading) && !errors.Is(err, gzip.ErrChecksum) && !errors.Is(err, gzip.ErrHeader):
+	case errors.As(err, &reading) && !notGzip(err):
 		a.repeatable = true
 		if o.Access == Write {
 			return lost(reading.Err)
 		}
 		return nil, reading.Err
+	case errors.As(err, &syntax):
+		// Without the path to the place, since names may be data too.
+		return lost(fmt.Errorf("its answer is not the JSON that it should be: %s at byte %d", syntax.Msg, syntax.Offset))
 	case err != nil:
-		return lost(fmt.Errorf("its answer is not what it should be: %w", err))
+		return lost(errors.New("its answer is not the gzip that it is said to be"))
 	}
 	if err := r.failure(status, out); err != nil {
 		return nil, err
@@ -623,10 +634,48 @@ func newBody(resp *http.Response, limit int64) (io.Reader, error) {
 		switch {
 		case err == nil:
 			return z, nil
-		case errors.Is(err, gzip.ErrHeader) || errors.Is(err, io.EOF):
+		case notGzip(err) || errors.Is(err, io.EOF):
 			return nil, errors.New("its answer is not the gzip that it is said to be")
 		}
 		return nil, &readError{err}
 	}
 	return nil, errors.New("its answer is in an encoding that was not asked for")
 }
+
+// notGzip tells what is wrong with the bytes from a connection that broke.
+func notGzip(err error) bool {
+	var corrupt flate.CorruptInputError
+	return errors.Is(err, gzip.ErrChecksum) || errors.Is(err, gzip.ErrHeader) || errors.As(err, &corrupt)
+}
+
+// A wireError says in our words why no answer came. Those of the transport repeat what
+// the other side wrote: header lines, names in a certificate.
+type wireError struct {
+	err       error
+	connected bool
+}
+
+func (e *wireError) Error() string {
+	var cert *tls.CertificateVerificationError
+	var dns *net.DNSError
+	var dial *net.OpError
+	switch {
+	case errors.Is(e.err, context.DeadlineExceeded):
+		return "no answer in time"
+	case errors.Is(e.err, context.Canceled):
+		return "the call was ended"
+	case e.connected:
+		return "the connection broke before a whole answer came"
+	case errors.Is(e.err, errPrivateAddress):
+		return errPrivateAddress.Error()
+	case errors.As(e.err, &cert):
+		return "its certificate is not one for this host from an authority that is trusted"
+	case errors.As(e.err, &dns):
+		return "its name was not found"
+	case errors.As(e.err, &dial) && dial.Op == "dial":
+		return "there is no connection: " + dial.Err.Error()
+	}
+	return "no TLS connection came about"
+}
+
+func (e *wireError) Unwrap() error { return e.err }

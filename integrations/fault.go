@@ -21,14 +21,20 @@ type Fault struct {
 	Mend    string // what would be right
 }
 
+// String puts the fault on one line. What it repeats of the manifest is made visible and
+// cut short; Pointer itself is not.
 func (f Fault) String() string {
 	var b strings.Builder
 	if f.File != "" {
-		b.WriteString(f.File + ":")
+		b.WriteString(visible(f.File) + ":")
 	}
 	fmt.Fprintf(&b, "%d:%d: ", f.Line, f.Column)
 	if f.Pointer != "" {
-		b.WriteString(f.Pointer + ": ")
+		segs := strings.Split(f.Pointer, "/")
+		for i, s := range segs {
+			segs[i] = clip(visible(s))
+		}
+		b.WriteString(strings.Join(segs, "/") + ": ")
 	}
 	fmt.Fprintf(&b, "%s [%s]", f.Message, f.Rule)
 	return b.String()

@@ -77,7 +77,7 @@ type Auth struct {
 	Pasted []PastedRule `json:"pasted"`
 	// What is pasted beside the token, for {"basic"}: an e-mail address, say.
 	PastedFields []PastedField `json:"pasted_fields"`
-	// Domains beyond the service's own that pat_help and mend may lead to, each with its reason.
+	// Domains beyond those of host and authorize_url that an address here may lead to, each with its reason.
 	Links Pairs `json:"links"`
 	// The OAuth 2.0 provider, every oddity as data.
 	OAuth *OAuth `json:"oauth"`
@@ -400,8 +400,8 @@ type Of struct {
 
 // MoneyOf says where the currency of an amount stands.
 type MoneyOf struct {
-	// The arg, or the picked sibling, that holds the ISO 4217 code.
-	Currency string `json:"currency" form:"dotpath-or-empty"`
+	// The arg, or the picked sibling, that holds the ISO 4217 code; "" where nothing tells.
+	Currency string `json:"currency" req:"yes" form:"dotpath-or-empty"`
 }
 
 // Pick is the closed list of what may flow back.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -33,9 +34,25 @@ type truth struct {
 	base    string       // path of the OpenAPI document's server, such as /v2
 	schema  *ast.Schema  // nil where the API is not GraphQL
 
-	dated []datedPath     // newer paths of the same operations
-	facts map[string]fact // "GET /path" → what is known of an operation that no schema has
+	dated []datedPath // newer paths of the same operations
+	about
 }
+
+// About is proof.json: what the tests must know of a service beside what its provider
+// publishes.
+type about struct {
+	Licences   []string          // texts that travel with what is copied
+	Connection map[string]string // what a connection would have learnt
+	Facts      map[string]fact   // "GET /path" → what is known of an operation that no schema has
+	Stays      []stay            // what the proof finds and what stays
+
+	Args    map[string]integrations.Args // operation → the args of its replay
+	Answers map[string]string            // operation → what its response file calls it, where GraphQL has one path for all
+	Errors  map[string][]string          // error file → the operations that it is replayed to
+}
+
+// A stay is a problem that the proof finds and that stays, with its reason.
+type stay struct{ Problem, Reason string }
 
 // A datedPath maps an operation of the OpenAPI document to the path that replaces it.
 type datedPath struct {
@@ -52,9 +69,13 @@ type fact struct {
 	Fields map[string]string // name → JSON type
 }
 
-// loadTruth reads what is known of a service.
-func loadTruth(dir string) (*truth, error) {
+// loadTruth reads what is known of a service: the provider's own files from dir, ours from
+// testdata.
+func loadTruth(service, dir string) (*truth, error) {
 	t := new(truth)
+	if err := readJSON(filepath.Join(providersDir, service, "proof.json"), &t.about); err != nil {
+		return nil, err
+	}
 	data, err := os.ReadFile(filepath.Join(dir, "openapi.json"))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -79,18 +100,17 @@ func loadTruth(dir string) (*truth, error) {
 	}
 	t.openapi = &model.Model
 	if len(t.openapi.Servers) > 0 {
-		if _, rest, ok := strings.Cut(strings.TrimPrefix(t.openapi.Servers[0].URL, "https://"), "/"); ok {
-			t.base = "/" + strings.TrimSuffix(rest, "/")
+		server, err := url.Parse(t.openapi.Servers[0].URL)
+		if err != nil {
+			return nil, err
 		}
+		t.base = strings.TrimSuffix(server.Path, "/")
 	}
 	var dated struct{ Paths []datedPath }
 	if err := readJSON(filepath.Join(dir, "dated-paths.json"), &dated); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	t.dated = dated.Paths
-	if err := readJSON(filepath.Join(dir, "facts.json"), &t.facts); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
 	return t, nil
 }
 
@@ -99,7 +119,9 @@ func readJSON(file string, v any) error {
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(data, v); err != nil {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	if err := d.Decode(v); err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
 	return nil
@@ -109,6 +131,9 @@ func readJSON(file string, v any) error {
 // own document.
 func (t *truth) source(op *integrations.Op) (method, path string) {
 	method, path = op.Method, op.Path
+	if _, ok := t.fact(op); ok {
+		return method, path
+	}
 	for _, d := range t.dated {
 		m, p, _ := strings.Cut(d.Dated, " ")
 		if m == method && sameTemplate(p, path) {
@@ -124,7 +149,7 @@ func (t *truth) source(op *integrations.Op) (method, path string) {
 
 // fact returns what is known of an operation that no schema has.
 func (t *truth) fact(op *integrations.Op) (fact, bool) {
-	for key, f := range t.facts {
+	for key, f := range t.Facts {
 		m, p, _ := strings.Cut(key, " ")
 		if m == op.Method && sameTemplate(p, op.Path) {
 			return f, true
@@ -239,19 +264,8 @@ func loadResponses(t *testing.T, service string) []*response {
 // special says that the response is an error or a page, and no operation's plain answer.
 func (r *response) special() bool { return strings.HasPrefix(filepath.Base(r.file), "_") }
 
-// Operations whose response files bear another name: GraphQL has one path for all.
-var responseNames = map[string]string{
-	"linear.whoami":       "viewer",
-	"linear.search":       "search_issues",
-	"linear.comments":     "issue_comments",
-	"linear.states":       "workflow_states",
-	"linear.create_issue": "issue_create",
-	"linear.comment":      "comment_create",
-	"linear.update_issue": "issue_update",
-}
-
 // answers returns the responses that belong to an operation.
-func (t *truth) answers(m *integrations.Manifest, op *integrations.Op, all []*response) []*response {
+func (t *truth) answers(op *integrations.Op, all []*response) []*response {
 	method, path := t.source(op)
 	var found []*response
 	for _, r := range all {
@@ -259,7 +273,7 @@ func (t *truth) answers(m *integrations.Manifest, op *integrations.Op, all []*re
 		case r.special():
 		case op.IsGraphQL():
 			name := op.Name
-			if n, ok := responseNames[m.ID+"."+op.Name]; ok {
+			if n, ok := t.Answers[op.Name]; ok {
 				name = n
 			}
 			if r.Operation == name {

@@ -1,6 +1,7 @@
 package integrations
 
 import (
+	"regexp"
 	"strings"
 )
 
@@ -168,10 +169,10 @@ func (t *Template) decodeNode(r *reading, n *node, pointer string) {
 		for _, k := range n.kids {
 			p := at(pointer, k.name)
 			if strings.ContainsAny(k.name, "{}") {
-				r.fault(p, "body.key", "a key holds a placeholder")
+				r.faultKey(p, "body.key", "a key holds a brace; keys are fixed")
 			}
-			if k.name == "_method" {
-				r.fault(p, "param.name", "a key named _method could change the method")
+			if changesMethod.MatchString(k.name) {
+				r.faultKey(p, "param.name", "some servers take the method from a key of this name")
 			}
 			kid := &Template{name: k.name}
 			kid.decodeNode(r, k, p)
@@ -185,9 +186,17 @@ func (t *Template) decodeNode(r *reading, n *node, pointer string) {
 			t.kids = append(t.kids, kid)
 		}
 	default:
+		if n.kind == '0' {
+			r.number(n, pointer)
+		}
 		t.digit = n.text
 	}
 }
+
+// changesMethod matches names from which some servers take another method than the
+// request's: Rails, Laravel and Symfony (PHP reads .method as _method), Salesforce,
+// method-override.
+var changesMethod = regexp.MustCompile(`(?i)^(?:[._ ]method|[._$ ]?(?:x[-._]?)?http[-._]?method(?:[-._]?override)?|(?:x[-._]?)?method[-._]?override)$`)
 
 // walk calls f for every text of t with its place. optional says that it stands inside an
 // item of a list arg, and so may not be sent at all.

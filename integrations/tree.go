@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sort"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -59,55 +61,77 @@ func (n *node) kindWord() string {
 // A reading is one manifest being read: its text, its tree and what is wrong so far.
 type reading struct {
 	data   []byte
+	lines  []int // where each line begins
 	root   *node
 	faults Faults
 }
 
 func (r *reading) faultAt(off int, pointer, rule, msg string, mend ...string) {
-	line := 1 + bytes.Count(r.data[:off], []byte("\n"))
-	col := off - bytes.LastIndexByte(r.data[:off], '\n')
-	f := Fault{Pointer: pointer, Line: line, Column: col, Rule: rule, Message: msg}
+	if r.lines == nil {
+		r.lines = []int{0}
+		for i, c := range r.data {
+			if c == '\n' {
+				r.lines = append(r.lines, i+1)
+			}
+		}
+	}
+	line := sort.SearchInts(r.lines, off+1) // the number of lines that begin at or before off
+	f := Fault{Pointer: pointer, Line: line, Column: off - r.lines[line-1] + 1, Rule: rule, Message: visible(msg)}
 	if len(mend) > 0 {
-		f.Mend = mend[0]
+		f.Mend = visible(mend[0])
 	} else if ru, ok := ruleByID(rule); ok {
 		f.Mend = ru.Mend
 	}
 	r.faults = append(r.faults, f)
 }
 
-// fault reports a fault at pointer, or at the deepest place on the way to it that exists.
+// fault reports a fault of the value at pointer, or of the deepest value on the way to it
+// that exists.
 func (r *reading) fault(pointer, rule, msg string, mend ...string) {
-	r.faultAt(r.offset(pointer), pointer, rule, msg, mend...)
+	n, _ := r.find(pointer)
+	r.faultAt(n.off, pointer, rule, msg, mend...)
 }
 
-func (r *reading) offset(pointer string) int {
-	n := r.root
-	if n == nil {
-		return 0
+// faultKey reports a fault of the key that pointer ends with.
+func (r *reading) faultKey(pointer, rule, msg string, mend ...string) {
+	n, found := r.find(pointer)
+	off := n.off
+	if found && n.nameOff > 0 {
+		off = n.nameOff
 	}
-	for pointer != "" && n != nil {
-		var seg string
-		seg, pointer, _ = strings.Cut(pointer[1:], "/")
-		if pointer != "" {
-			pointer = "/" + pointer
-		}
+	r.faultAt(off, pointer, rule, msg, mend...)
+}
+
+// find returns the value at pointer, or the deepest on the way to it that exists.
+func (r *reading) find(pointer string) (n *node, found bool) {
+	n = r.root
+	if n == nil {
+		return new(node), false
+	}
+	if pointer == "" {
+		return n, true
+	}
+	for seg := range strings.SplitSeq(pointer[1:], "/") {
 		seg = strings.ReplaceAll(strings.ReplaceAll(seg, "~1", "/"), "~0", "~")
-		var next *node
-		switch n.kind {
-		case '{':
-			next = n.get(seg)
-		case '[':
-			var i int
-			if _, err := fmt.Sscanf(seg, "%d", &i); err == nil && i >= 0 && i < len(n.kids) {
-				next = n.kids[i]
-			}
+		next := n.get(seg)
+		if i, err := strconv.Atoi(seg); n.kind == '[' && err == nil && i >= 0 && i < len(n.kids) {
+			next = n.kids[i]
 		}
 		if next == nil {
-			break
+			return n, false
 		}
 		n = next
 	}
-	return n.off
+	return n, true
+}
+
+// item returns the pointer of item i of what stands at pointer, where a list may also be
+// written as its one item.
+func (r *reading) item(pointer string, i int) string {
+	if n, _ := r.find(pointer); n.kind == '[' {
+		return at(pointer, i)
+	}
+	return pointer
 }
 
 // at joins pointer segments, escaped as RFC 6901 says.
@@ -125,7 +149,7 @@ func at(pointer string, segs ...any) string {
 // nothing further can be said of it.
 func (r *reading) readTree() bool {
 	if len(r.data) > maxManifestBytes {
-		r.faultAt(maxManifestBytes, "", "json.size", fmt.Sprintf("the file has %s bytes; at most %s are read", group(int64(len(r.data))), group(maxManifestBytes)))
+		r.faultAt(maxManifestBytes, "", "json.size", fmt.Sprintf("the file has more than %s bytes", group(maxManifestBytes)))
 		return false
 	}
 	if bytes.HasPrefix(r.data, []byte("\xef\xbb\xbf")) {
@@ -198,27 +222,32 @@ func (r *reading) readValue(dec *jsontext.Decoder, pointer string, depth int) (*
 			}
 			return n, true
 		}
-		var name string
-		var nameOff int
-		p := at(pointer, len(n.kids))
-		if kind == '{' {
-			k, ok := r.readValue(dec, pointer, depth+1)
+		if kind == '[' {
+			k, ok := r.readValue(dec, at(pointer, len(n.kids)), depth+1)
 			if !ok {
 				return nil, false
 			}
-			name, nameOff = k.text, k.off
-			p = at(pointer, name)
-			if seen[name] {
-				r.faultAt(nameOff, p, "json.duplicate", fmt.Sprintf("the key %q stands twice in this object", name))
-			}
-			seen[name] = true
+			n.kids = append(n.kids, k)
+			continue
 		}
+		key, ok := r.readValue(dec, pointer, depth+1)
+		if !ok {
+			return nil, false
+		}
+		p := at(pointer, key.text)
+		twice := seen[key.text]
+		if twice {
+			r.faultAt(key.off, p, "json.duplicate", fmt.Sprintf("the key %q stands twice in this object", clip(key.text)))
+		}
+		seen[key.text] = true
 		k, ok := r.readValue(dec, p, depth+1)
 		if !ok {
 			return nil, false
 		}
-		k.name, k.nameOff = name, nameOff
-		n.kids = append(n.kids, k)
+		if !twice { // what is said of a key from here on is said of the first
+			k.name, k.nameOff = key.text, key.off
+			n.kids = append(n.kids, k)
+		}
 	}
 }
 

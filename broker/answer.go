@@ -1,0 +1,319 @@
+package broker
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"math"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/elevenmessenger/connect/integrations"
+)
+
+// A tokenAnswer is a pair, with what came beside it.
+type tokenAnswer struct {
+	access    string
+	refresh   string // "" where the answer has none: the old one stays
+	expiresIn int64  // seconds from receipt; 0 where it is not known
+	scopes    []string
+	scoped    bool // the answer said which scopes
+	keep      map[string]string
+}
+
+// Codes that are the operator's to mend at every provider (RFC 6749, section 5.2, and the
+// names that some give them).
+var operatorCodes = []string{
+	"invalid_client", "unauthorized_client", "unsupported_grant_type", "redirect_uri_mismatch", "incorrect_client_credentials",
+	"invalid_client_id", "invalid_client_secret", "bad_client_secret",
+}
+
+// unknownClient says that the provider refused the client itself.
+func unknownClient(e *RefreshError) bool {
+	return e.Class == Misconfigured && slices.Contains([]string{"invalid_client", "incorrect_client_credentials", "invalid_client_id", "invalid_client_secret", "bad_client_secret"}, e.Code)
+}
+
+// readToken reads a token endpoint's answer: the pair first, all else as far as it can be
+// read. A rotated pair is never lost to an odd field beside it.
+func readToken(o *integrations.OAuth, r *reply, now time.Time) (*tokenAnswer, error) {
+	fail := func(class Class, code string) (*tokenAnswer, error) {
+		return nil, &RefreshError{Class: class, Code: code, RetryAfter: retryAfter(r.header, now), Status: r.status}
+	}
+	if r.status >= 300 && r.status < 400 {
+		return fail(Temporary, "redirect")
+	}
+	top := readObject(r)
+	if top == nil {
+		return fail(Temporary, "not_json")
+	}
+	code, msg := errorCode(o, top)
+	obj := top
+	if o.TokenRoot != "" {
+		if in, ok := at(top, o.TokenRoot).(map[string]any); ok {
+			obj = in
+		}
+	}
+	name := func(n string) string {
+		if own, ok := o.AnswerNames.Get(n); ok {
+			return own
+		}
+		return n
+	}
+	access, _ := at(obj, name("access_token")).(string)
+	if code != "" || at(top, "ok") == false || r.status >= 400 || access == "" {
+		return fail(classify(o, r.status, code, msg))
+	}
+	if !goodToken(access) {
+		return fail(Temporary, "token_form")
+	}
+	if tt, ok := at(obj, name("token_type")).(string); ok && tt != "" && !strings.EqualFold(tt, "bearer") && !slices.Contains(o.TokenType, tt) {
+		return fail(Temporary, "token_type")
+	}
+	a := &tokenAnswer{access: access}
+	if s, ok := at(obj, name("refresh_token")).(string); ok && goodToken(s) {
+		a.refresh = s
+	}
+	a.expiresIn = lifetime(o, obj, name, access, now)
+	if v := at(obj, name("scope")); v != nil {
+		a.scopes, a.scoped = readScopes(o, v)
+	}
+	for _, k := range o.TokenKeep {
+		var text string
+		switch v := at(top, k).(type) {
+		case string:
+			text = v
+		case json.Number:
+			text = v.String()
+		}
+		if v := text; v != "" && len(v) <= 512 {
+			if a.keep == nil {
+				a.keep = make(map[string]string)
+			}
+			a.keep[k] = v
+		}
+	}
+	return a, nil
+}
+
+// classify says what a failure means. Only a code of the manifest's own list, at a status
+// under 500, is dead; whatever is not known is temporary.
+func classify(o *integrations.OAuth, status int, code, msg string) (Class, string) {
+	for _, m := range o.Misconfigured {
+		if m.Code == code && (m.MessageHas == "" || strings.Contains(msg, m.MessageHas)) {
+			return Misconfigured, code
+		}
+	}
+	switch {
+	case code != "" && slices.Contains(o.Dead, code) && status < 500:
+		return Dead, code
+	case slices.Contains(operatorCodes, code) && status < 500:
+		return Misconfigured, code
+	case status == 429:
+		return Temporary, "rate_limited"
+	case code == "" && status < 400:
+		return Temporary, "no_token"
+	case status >= 500:
+		return Temporary, "server"
+	}
+	return Temporary, "unknown" // the provider's own word for it stays where it is
+}
+
+// readObject reads a body as JSON whatever it is called, else as a form. nil is neither.
+func readObject(r *reply) map[string]any {
+	dec := json.NewDecoder(bytes.NewReader(r.body))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err == nil {
+		m, _ := v.(map[string]any)
+		return m
+	}
+	text := strings.TrimSpace(string(r.body))
+	if text == "" || strings.ContainsAny(text[:1], "<{[") || !strings.Contains(text, "=") || strings.ContainsAny(text, "\n<> ") {
+		return nil
+	}
+	q, err := url.ParseQuery(text)
+	if err != nil {
+		return nil
+	}
+	m := make(map[string]any, len(q))
+	for k, vs := range q {
+		m[k] = vs[0]
+	}
+	return m
+}
+
+// at returns what stands at a dot path, or at a key that is spelt with the points.
+func at(v any, path string) any {
+	m, ok := v.(map[string]any)
+	if !ok {
+		return nil
+	}
+	if e, ok := m[path]; ok {
+		return e
+	}
+	head, rest, more := strings.Cut(path, ".")
+	if !more {
+		return nil
+	}
+	return at(m[head], rest)
+}
+
+// errorCode returns an answer's error code and message, "" where it has none.
+func errorCode(o *integrations.OAuth, top map[string]any) (code, msg string) {
+	paths := o.ErrorAt
+	if len(paths) == 0 {
+		paths = []string{"error"}
+	}
+	for _, p := range paths {
+		switch v := at(top, p).(type) {
+		case string:
+			code = v
+		case json.Number:
+			code = v.String()
+		case map[string]any: // {"error": {"code": …}}
+			for _, k := range []string{"type", "code", "status"} {
+				if s, ok := v[k].(string); ok && code == "" {
+					code = s
+				}
+			}
+			if code == "" {
+				code = "error"
+			}
+		}
+		if code != "" {
+			break
+		}
+	}
+	for _, k := range []string{"message", "error_description"} {
+		if s, ok := top[k].(string); ok {
+			msg += s + "\n"
+		}
+	}
+	return code, msg
+}
+
+func goodToken(s string) bool {
+	if s == "" || len(s) > 8192 {
+		return false
+	}
+	for i := range len(s) {
+		if s[i] < 0x21 || s[i] > 0x7e {
+			return false
+		}
+	}
+	return true
+}
+
+// lifetime returns how many seconds the access token lives, 0 where nothing tells: the
+// answer's own number, a date, the token's claims where it is a JWT, the manifest's default.
+func lifetime(o *integrations.OAuth, obj map[string]any, name func(string) string, access string, now time.Time) int64 {
+	if n, ok := seconds(at(obj, name("expires_in"))); ok {
+		return n
+	}
+	switch v := at(obj, name("expires_at")).(type) {
+	case string:
+		if t, err := time.Parse(time.RFC3339, v); err == nil && t.After(now) {
+			return int64(t.Sub(now) / time.Second)
+		}
+	case json.Number:
+		if n, err := v.Int64(); err == nil && n > now.Unix() && n < now.Unix()+1<<31 {
+			return n - now.Unix()
+		}
+	}
+	if n := jwtLifetime(access); n > 0 {
+		return n
+	}
+	return int64(o.ExpiresInDefault)
+}
+
+// seconds reads a lifetime however it is written. ok is false for what is no lifetime.
+func seconds(v any) (int64, bool) {
+	var text string
+	switch v := v.(type) {
+	case json.Number:
+		text = v.String()
+	case string:
+		text = strings.TrimSpace(v)
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || math.IsNaN(f) || f < 1 || f > 10*365*24*3600 {
+		return 0, false
+	}
+	return int64(f), true
+}
+
+// jwtLifetime returns exp - iat of a token that is a JWT. Nothing is trusted of it but how
+// soon it is worth asking for another.
+func jwtLifetime(token string) int64 {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return 0
+	}
+	data, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return 0
+	}
+	var c struct{ Exp, Iat json.Number }
+	if json.Unmarshal(data, &c) != nil {
+		return 0
+	}
+	exp, err1 := c.Exp.Int64()
+	iat, err2 := c.Iat.Int64()
+	if err1 != nil || err2 != nil || exp <= iat || exp-iat > 10*365*24*3600 {
+		return 0
+	}
+	return exp - iat
+}
+
+func readScopes(o *integrations.OAuth, v any) ([]string, bool) {
+	var out []string
+	switch v := v.(type) {
+	case string:
+		sep := o.ScopeSeparatorAnswer
+		if sep == "" {
+			sep = " "
+		}
+		for _, s := range strings.Split(v, sep) {
+			if s = strings.TrimSpace(s); s != "" {
+				out = append(out, s)
+			}
+		}
+		return out, v != ""
+	case []any:
+		for _, e := range v {
+			if s, ok := e.(string); ok && s != "" {
+				out = append(out, s)
+			}
+		}
+		return out, true
+	}
+	return nil, false
+}
+
+// A verdict compares granted scopes with asked ones.
+type verdict struct {
+	missing []string
+	wider   bool
+}
+
+// compareScopes holds what was granted against what was asked, as sets, under aliases and
+// implications. An answer that does not say granted what was asked.
+func compareScopes(o *integrations.OAuth, asked []string, a *tokenAnswer) verdict {
+	var v verdict
+	if !a.scoped {
+		return v
+	}
+	has, want := o.ExpandScopes(a.scopes), o.ExpandScopes(asked)
+	for _, s := range asked {
+		if !has[s] {
+			v.missing = append(v.missing, s)
+		}
+	}
+	for _, s := range a.scopes {
+		v.wider = v.wider || !want[s]
+	}
+	return v
+}

@@ -1,0 +1,222 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/elevenmessenger/connect/integrations"
+)
+
+// maxBody bounds the body of a refresh or revocation.
+const maxBody = 24 << 10
+
+// A Class says what a failure means to whoever holds the pair.
+type Class string
+
+// The classes of failure.
+const (
+	Dead          Class = "dead"          // the provider ended it: reconnect
+	Temporary     Class = "temporary"     // try again, not before RetryAfter
+	Misconfigured Class = "misconfigured" // the operator's to mend; nothing is lost
+)
+
+// A RefreshError is a failure at a provider, or before it. It never holds anything that the
+// provider wrote but a code from the manifest's own list.
+type RefreshError struct {
+	Class      Class
+	Code       string        // from the manifest's lists, or one of our own; may be ""
+	RetryAfter time.Duration // zero where the provider did not say
+	Status     int           // the provider's; 0 where it did not answer
+}
+
+func (e *RefreshError) Error() string {
+	s := "broker: " + string(e.Class)
+	if e.Code != "" {
+		s += " (" + e.Code + ")"
+	}
+	return s
+}
+
+// A refusal is a request that is turned away before anything is done.
+type refusal struct {
+	status int
+	code   string
+}
+
+func (e *refusal) Error() string { return "broker: " + e.code }
+
+// fail writes an error's JSON: its code, and nothing else.
+func (b *Broker) fail(w http.ResponseWriter, r *http.Request, status int, code string) {
+	noteOf(r.Context()).class = code
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	if r.Method != http.MethodHead {
+		fmt.Fprintf(w, "{\"error\":%q}\n", code)
+	}
+}
+
+// serveJSON is every JSON route: method, media type, no browser, the caller's token, a strict
+// body, the call, its error. f gets the body as well, for what is bound to its digest.
+func serveJSON[Req, Resp any](b *Broker, f func(ctx context.Context, claims *Claims, req *Req, body []byte) (Resp, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			w.Header().Set("Allow", "POST")
+			b.fail(w, r, http.StatusMethodNotAllowed, "method")
+			return
+		}
+		if mt, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || mt != "application/json" {
+			b.fail(w, r, http.StatusUnsupportedMediaType, "media_type")
+			return
+		}
+		// Callers are programs. A page of another origin cannot set a JSON body without
+		// asking first, and is not answered even then.
+		if len(r.Header.Values("Origin")) > 0 {
+			b.fail(w, r, http.StatusForbidden, "browser")
+			return
+		}
+		claims, err := b.tokens.check(r)
+		if err != nil {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			b.fail(w, r, http.StatusUnauthorized, "unauthorized")
+			return
+		}
+		noteOf(r.Context()).instance = claims.Issuer
+		body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+		if err != nil || len(body) > maxBody {
+			b.fail(w, r, http.StatusRequestEntityTooLarge, "too_large")
+			return
+		}
+		req := new(Req)
+		if err := json.Unmarshal(body, req, json.RejectUnknownMembers(true)); err != nil {
+			b.fail(w, r, http.StatusBadRequest, "malformed")
+			return
+		}
+		resp, err := f(r.Context(), claims, req, body)
+		var refused *refusal
+		var failed *RefreshError
+		switch {
+		case err == nil:
+			w.Header().Set("Content-Type", "application/json")
+			json.MarshalWrite(w, resp)
+		case errors.As(err, &refused):
+			b.fail(w, r, refused.status, refused.code)
+		case errors.As(err, &failed):
+			b.failClass(w, r, failed)
+		default:
+			b.fail(w, r, http.StatusInternalServerError, "internal")
+		}
+	}
+}
+
+// failClass answers what a provider's failure means: 409 dead, 503 temporary, 502 misconfigured.
+func (b *Broker) failClass(w http.ResponseWriter, r *http.Request, e *RefreshError) {
+	n := noteOf(r.Context())
+	n.class, n.code, n.upstream = string(e.Class), e.Code, e.Status
+	status := map[Class]int{Dead: http.StatusConflict, Temporary: http.StatusServiceUnavailable, Misconfigured: http.StatusBadGateway}[e.Class]
+	out := struct {
+		Class      Class  `json:"class"`
+		Code       string `json:"code,omitempty"`
+		RetryAfter int64  `json:"retry_after,omitempty"`
+	}{e.Class, e.Code, int64((e.RetryAfter + time.Second - 1) / time.Second)}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	if out.RetryAfter > 0 {
+		h.Set("Retry-After", fmt.Sprint(out.RetryAfter))
+	}
+	w.WriteHeader(status)
+	json.MarshalWrite(w, out)
+}
+
+// config answers GET /api/oauth/config?service=: public data only.
+func (b *Broker) config(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Access-Control-Allow-Origin", "*")
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+	case http.MethodOptions:
+		w.Header().Set("Access-Control-Allow-Methods", "GET")
+		w.WriteHeader(http.StatusNoContent)
+		return
+	default:
+		w.Header().Set("Allow", "GET, HEAD, OPTIONS")
+		b.fail(w, r, http.StatusMethodNotAllowed, "method")
+		return
+	}
+	ids := r.URL.Query()["service"]
+	if len(ids) != 1 || b.cfg.Registry.Get(ids[0]) == nil {
+		b.fail(w, r, http.StatusNotFound, "no_such_service")
+		return
+	}
+	out := struct {
+		Service    string `json:"service"`
+		Configured bool   `json:"configured"`
+		App        string `json:"app,omitempty"`
+	}{Service: ids[0], App: b.cfg.Apps[ids[0]]}
+	noteOf(r.Context()).service = ids[0]
+	if b.service(ids[0]) != nil {
+		_, err := b.cfg.Secrets.Client(r.Context(), ids[0])
+		out.Configured = err == nil
+	}
+	w.Header().Set("Content-Type", "application/json")
+	json.MarshalWrite(w, out)
+}
+
+// A note collects what the one log line of a request may say. The fields are a closed list:
+// no path, query, header, body or address, and no error of net/http or url.
+type note struct {
+	service, class, code, instance string
+	upstream                       int
+	access                         integrations.Access
+}
+
+type noteKey struct{}
+
+func noteOf(ctx context.Context) *note {
+	if n, ok := ctx.Value(noteKey{}).(*note); ok {
+		return n
+	}
+	return new(note)
+}
+
+func (b *Broker) logRequest(ctx context.Context, rec *recorder, r *http.Request, start time.Time) {
+	n := noteOf(ctx)
+	_, route := b.mux.Handler(r)
+	if route == "" {
+		route = "none"
+	}
+	status := rec.status
+	if status == 0 {
+		status = http.StatusOK
+	}
+	b.cfg.Logger.Info("request", "route", route, "status", status, "service", n.service, "access", string(n.access), "class", n.class,
+		"code", n.code, "upstream", n.upstream, "instance", n.instance, "ms", b.cfg.Now().Sub(start).Milliseconds())
+}
+
+// A recorder notes whether an answer has begun, and with what.
+type recorder struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *recorder) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+		w.ResponseWriter.WriteHeader(status)
+	}
+}
+
+func (w *recorder) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap lets http.ResponseController reach the writer below.
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
