@@ -200,7 +200,9 @@ func (b *Broker) service(id string) *integrations.Manifest {
 }
 
 // redirectURI is the exact address that is registered at the provider.
-func (b *Broker) redirectURI(service string) string { return b.origin + "/oauth/" + service + "/callback" }
+func (b *Broker) redirectURI(service string) string {
+	return b.origin + "/oauth/" + service + "/callback"
+}
 
 // hosts returns the hosts that a service's client secret may go to: what its operator wrote
 // beside it, else those of the built-in registry, so that a changed manifest cannot send it

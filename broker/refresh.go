@@ -78,7 +78,7 @@ func (b *Broker) refresh(ctx context.Context, claims *Claims, req *refreshReques
 	if _, err := custody.SealAnswer(key, op, probe); err != nil {
 		return nil, &refusal{http.StatusBadRequest, "malformed"}
 	}
-	a, err := b.refreshAt(detach(ctx, b.cfg.UpstreamTimeout), m, token)
+	a, err := b.refreshAt(detach(ctx), m, token)
 	if err != nil {
 		return nil, err
 	}
@@ -98,15 +98,9 @@ func (b *Broker) refresh(ctx context.Context, claims *Claims, req *refreshReques
 	return env, nil
 }
 
-// detach returns a context that does not end with the caller's connection, only with the
-// process's own deadline.
-func detach(ctx context.Context, _ time.Duration) context.Context {
-	d := context.WithoutCancel(ctx)
-	if deadline, ok := ctx.Deadline(); ok {
-		d, _ = context.WithDeadline(d, deadline) //nolint:govet // ends with its deadline
-	}
-	return d
-}
+// detach returns a context that does not end with the caller's connection. The call to the
+// provider has its own, shorter end (Config.UpstreamTimeout).
+func detach(ctx context.Context) context.Context { return context.WithoutCancel(ctx) }
 
 type revokeRequest struct {
 	Service string            `json:"service"`
@@ -165,7 +159,7 @@ func (b *Broker) revoke(ctx context.Context, claims *Claims, req *revokeRequest,
 	if err != nil {
 		return nil, err
 	}
-	r, err := b.upstream.do(detach(ctx, b.cfg.UpstreamTimeout), func() (*http.Request, error) { return revokeCall(o, c, token, req.Keep) })
+	r, err := b.upstream.do(detach(ctx), func() (*http.Request, error) { return revokeCall(o, c, token, req.Keep) })
 	if err != nil {
 		return nil, err
 	}
