@@ -33,7 +33,12 @@ type ask struct {
 func (b *Broker) authorize(w http.ResponseWriter, r *http.Request) {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
-		a, err := b.parseAsk(r.PathValue("service"), r.URL.Query())
+		q, err := url.ParseQuery(r.URL.RawQuery)
+		if err != nil {
+			b.errorPage(w, r, http.StatusBadRequest, pageBadRequest)
+			return
+		}
+		a, err := b.parseAsk(r.PathValue("service"), q)
 		if err != nil {
 			b.refuseAsk(w, r, err)
 			return
@@ -85,11 +90,15 @@ func (b *Broker) parseAsk(service string, q url.Values) (*ask, error) {
 }
 
 func (b *Broker) refuseAsk(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, errNotOffered) {
+	var re *RefreshError // of the secret's store
+	switch {
+	case errors.As(err, &re) && re.Class == Temporary:
+		b.errorPage(w, r, http.StatusServiceUnavailable, pageTrouble)
+	case errors.As(err, &re), errors.Is(err, errNotOffered):
 		b.errorPage(w, r, http.StatusNotFound, pageNotOffered)
-		return
+	default:
+		b.errorPage(w, r, http.StatusBadRequest, pageBadRequest)
 	}
-	b.errorPage(w, r, http.StatusBadRequest, pageBadRequest)
 }
 
 // consentPage names the service, the access, whoever will receive the connection, and the
@@ -98,7 +107,7 @@ func (b *Broker) consentPage(w http.ResponseWriter, r *http.Request, a *ask) {
 	n := noteOf(r.Context())
 	n.service, n.access = a.service.ID, a.access
 	if _, err := b.client(r.Context(), a.service.ID, a.service.Auth.OAuth.TokenURL); err != nil {
-		b.errorPage(w, r, http.StatusNotFound, pageNotOffered)
+		b.refuseAsk(w, r, err)
 		return
 	}
 	token, err := oneCookie(r, csrfCookie)
@@ -111,7 +120,7 @@ func (b *Broker) consentPage(w http.ResponseWriter, r *http.Request, a *ask) {
 	b.page.consent(w, r, consentData{
 		Service: a.service.Name, Write: a.access == integrations.Write, Return: a.ret, Number: spaced(a.key.CheckNumber()),
 		Say: a.service.Auth.OAuth.Say, Scopes: a.scopes(), Action: "/oauth/" + a.service.ID + "/authorize", Token: token, Values: a.values,
-		Provider: originOf(a.service.Auth.OAuth.AuthorizeURL),
+		AuthorizeURL: a.service.Auth.OAuth.AuthorizeURL,
 	})
 }
 
@@ -119,14 +128,6 @@ func csrfPattern(s string) bool { return handlePattern.MatchString(s) }
 
 // spaced writes "482913" as "482 913".
 func spaced(n string) string { return n[:3] + " " + n[3:] }
-
-func originOf(s string) string {
-	u, err := url.Parse(s)
-	if err != nil {
-		return ""
-	}
-	return u.Scheme + "://" + u.Host
-}
 
 func (a *ask) scopes() []string {
 	if a.access == integrations.Write {
@@ -167,7 +168,7 @@ func (b *Broker) consent(w http.ResponseWriter, r *http.Request) {
 	}
 	c, err := b.client(r.Context(), a.service.ID, a.service.Auth.OAuth.TokenURL)
 	if err != nil {
-		b.errorPage(w, r, http.StatusNotFound, pageNotOffered)
+		b.refuseAsk(w, r, err)
 		return
 	}
 	f := &flow{Handle: random(16), Service: a.service.ID, Access: a.access, Return: a.ret, Key: a.key, Begun: b.cfg.Now().Unix()}
@@ -263,21 +264,20 @@ func (b *Broker) callback(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	q, err := url.ParseQuery(r.URL.RawQuery)
-	for _, name := range []string{"code", "state", "iss", "error"} {
-		if err != nil || len(q[name]) > 1 {
-			b.errorPage(w, r, http.StatusBadRequest, pageNoFlow)
-			return
-		}
-	}
 	handle := q.Get("state")
-	f, err := b.flowOf(r, handle)
+	f, flowErr := b.flowOf(r, handle)
 	// Whatever comes of it, this browser does not come back with the same flow.
-	if handlePattern.MatchString(handle) {
+	if handlePattern.MatchString(handle) && hasCookie(r, flowPrefix+handle) {
 		setCookie(w, flowPrefix+handle, "", 0)
 	}
-	m := b.service(r.PathValue("service"))
-	if err != nil || m == nil || f.Service != m.ID {
+	repeated := func(name string) bool { return len(q[name]) > 1 } // RFC 6749, section 3.1
+	if err != nil || handle == "" || slices.ContainsFunc([]string{"code", "state", "iss", "error"}, repeated) {
 		b.errorPage(w, r, http.StatusBadRequest, pageNoFlow)
+		return
+	}
+	m := b.service(r.PathValue("service"))
+	if flowErr != nil || m == nil || f.Service != m.ID || !b.spent.first(handle, b.cfg.Now()) {
+		b.errorPage(w, r, http.StatusForbidden, pageNoFlow)
 		return
 	}
 	n := noteOf(r.Context())
@@ -291,9 +291,12 @@ func (b *Broker) callback(w http.ResponseWriter, r *http.Request) {
 func (b *Broker) outcome(r *http.Request, m *integrations.Manifest, f *flow, q url.Values) *custody.TabOutcome {
 	o := m.Auth.OAuth
 	failed := func(code string) *custody.TabOutcome { return &custody.TabOutcome{V: 1, Service: m.ID, Error: code} }
-	if o.Issuer != "" && q.Get("iss") != o.Issuer {
+	switch iss := q.Get("iss"); {
+	case o.Issuer != "" && iss != o.Issuer: // RFC 9207
 		noteOf(r.Context()).code = "issuer"
 		return failed("provider")
+	case o.Issuer == "" && iss != "":
+		noteOf(r.Context()).code = "issuer_unexpected" // the manifest could name it
 	}
 	if e := q.Get("error"); e != "" {
 		switch {
@@ -350,21 +353,27 @@ const maxAddress = 6000
 // handOver seals the outcome to whoever began and sends the browser there. The address holds
 // ciphertext, in its fragment, and nothing else of the flow.
 func (b *Broker) handOver(w http.ResponseWriter, r *http.Request, f *flow, out *custody.TabOutcome) {
-	env, err := custody.SealAnswer(f.Key, f.Service+"."+string(f.Access), out)
+	fragment, err := sealOutcome(f, out)
 	if err != nil {
-		b.errorPage(w, r, http.StatusBadGateway, pageNoFlow)
-		return
+		out.Scopes, out.Keep = nil, nil // the pair itself always fits
+		if fragment, err = sealOutcome(f, out); err != nil {
+			b.errorPage(w, r, http.StatusBadGateway, pageLost)
+			return
+		}
 	}
-	ct, err := env.CT.MarshalText()
-	if err != nil {
-		b.errorPage(w, r, http.StatusBadGateway, pageNoFlow)
-		return
-	}
-	to := f.Return.URL + "/connect/done#v1." + string(env.To) + "." + f.Service + "." + string(f.Access) + "." + string(ct)
+	to := f.Return.URL + "/connect/done#" + fragment
 	if len(to) > maxAddress {
 		b.page.link(w, r, f.Return, to)
 		return
 	}
 	w.Header().Set("Location", to)
 	w.WriteHeader(http.StatusSeeOther)
+}
+
+func sealOutcome(f *flow, out *custody.TabOutcome) (string, error) {
+	env, err := custody.SealAnswer(f.Key, custody.TabOp(f.Service, f.Access), out)
+	if err != nil {
+		return "", err
+	}
+	return env.Fragment()
 }

@@ -8,19 +8,19 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/url"
-	"path"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/elevenmessenger/connect/broker/internal/frame"
+	"github.com/elevenmessenger/connect/broker/public"
 	"github.com/elevenmessenger/connect/integrations"
 )
 
 // A Config says what a broker is. New checks all of it.
 type Config struct {
-	// Registry holds the services; nil means the one that is built in.
-	Registry *integrations.Registry
+	// Registry holds the services; nil means the one that is built in, but for NewOAuth and
+	// NewRefresh, which link no loader and want one.
+	Registry Catalog
 	// PublicURL is the broker's own origin, such as https://connect.example. Redirect
 	// addresses are made from it, never from what a request says of itself.
 	PublicURL string
@@ -33,6 +33,8 @@ type Config struct {
 	Secrets SecretSource
 	// StateKeys seal flows: the first seals, all open. WrapKeys wrap refresh tokens likewise.
 	StateKeys, WrapKeys []Key
+	// StateKeySource and WrapKeySource stand in for the lists where keys come from a store.
+	StateKeySource, WrapKeySource KeySource
 	// InstanceKeys check the tokens of POST /api/refresh and /api/revoke.
 	InstanceKeys []InstanceKey
 	// Refused are instances (iss) and token ids (jti) that are turned away.
@@ -69,12 +71,21 @@ type Broker struct {
 	wrap     *keyring
 	tokens   *tokenChecker
 	upstream *upstream
-	registry *registryPages
 	page     *pages
-	mux      *http.ServeMux
+	spent    spent
+	frame    frame.Handler
 }
 
-// New checks cfg and makes a broker of it: a bad key is found here, not at a request.
+// A Catalog holds services that were loaded and checked. *integrations.Registry is one.
+type Catalog interface {
+	// Get returns a service, or nil.
+	Get(id string) *integrations.Manifest
+	// All returns the services in the order of their ids.
+	All() []*integrations.Manifest
+}
+
+// New checks cfg and makes a broker of it that serves every route: a bad key is found here,
+// not at a request.
 func New(cfg Config) (*Broker, error) {
 	if cfg.Registry == nil {
 		reg, err := integrations.Default()
@@ -82,6 +93,44 @@ func New(cfg Config) (*Broker, error) {
 			return nil, err
 		}
 		cfg.Registry = reg
+	}
+	b, err := newBroker(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.oauthRoutes(); err != nil {
+		return nil, err
+	}
+	if err := b.refreshRoutes(); err != nil {
+		return nil, err
+	}
+	return b, b.publicRoutes()
+}
+
+// NewOAuth makes a broker that serves /oauth/{service}/authorize and …/callback alone, and
+// needs no instance keys.
+func NewOAuth(cfg Config) (*Broker, error) {
+	b, err := newBroker(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return b, b.oauthRoutes()
+}
+
+// NewRefresh makes a broker that serves /api/refresh and /api/revoke alone, and needs no
+// state keys.
+func NewRefresh(cfg Config) (*Broker, error) {
+	b, err := newBroker(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return b, b.refreshRoutes()
+}
+
+// newBroker makes what all routes need, and no route but GET /healthz.
+func newBroker(cfg Config) (*Broker, error) {
+	if cfg.Registry == nil {
+		return nil, errors.New("broker: Registry is nil")
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -98,23 +147,8 @@ func New(cfg Config) (*Broker, error) {
 		return nil, fmt.Errorf("broker: PublicURL: %w", err)
 	}
 	b.origin = origin
-	for i, o := range cfg.ReturnOrigins {
-		c, err := parseOrigin(o)
-		if err != nil {
-			return nil, fmt.Errorf("broker: ReturnOrigins[%d]: %w", i, err)
-		}
-		if c == b.origin {
-			return nil, fmt.Errorf("broker: ReturnOrigins[%d] is the broker's own origin; it needs one of its own", i)
-		}
-	}
-	if b.state, err = newKeyring("flow", cfg.StateKeys); err != nil {
-		return nil, fmt.Errorf("broker: StateKeys: %w", err)
-	}
-	if b.wrap, err = newKeyring("wrap", cfg.WrapKeys); err != nil {
+	if b.wrap, err = newKeyring("wrap", cfg.WrapKeys, cfg.WrapKeySource, cfg.Now); err != nil {
 		return nil, fmt.Errorf("broker: WrapKeys: %w", err)
-	}
-	if b.tokens, err = newTokenChecker(cfg, b.origin); err != nil {
-		return nil, fmt.Errorf("broker: InstanceKeys: %w", err)
 	}
 	for _, id := range cfg.Services {
 		if cfg.Registry.Get(id) == nil {
@@ -127,68 +161,70 @@ func New(cfg Config) (*Broker, error) {
 	if b.upstream, err = newUpstream(cfg); err != nil {
 		return nil, err
 	}
-	if b.registry, err = newRegistryPages(cfg); err != nil {
-		return nil, err
-	}
-	if b.page, err = newPages(); err != nil {
-		return nil, err
-	}
-	b.routes()
+	b.frame = frame.Handler{Mux: http.NewServeMux(), Logger: cfg.Logger, Now: cfg.Now, Fail: b.fail, Line: b.line,
+		Begin: func(r *http.Request) *http.Request {
+			return r.WithContext(context.WithValue(r.Context(), noteKey{}, new(note)))
+		}}
+	b.frame.Mux.HandleFunc("GET /healthz", frame.Health)
 	return b, nil
 }
 
-func (b *Broker) routes() {
-	b.mux = http.NewServeMux()
-	b.mux.HandleFunc("GET /healthz", b.healthz)
-	b.mux.Handle("/registry", b.registry)
-	b.mux.Handle("/registry/{id}", b.registry)
-	b.mux.HandleFunc("/api/oauth/config", b.config)
-	b.mux.HandleFunc("/oauth/{service}/authorize", b.authorize)
-	b.mux.HandleFunc("/oauth/{service}/callback", b.callback)
-	b.mux.HandleFunc("/api/refresh", serveJSON(b, b.refresh))
-	b.mux.HandleFunc("/api/revoke", serveJSON(b, b.revoke))
+func (b *Broker) oauthRoutes() (err error) {
+	for i, o := range b.cfg.ReturnOrigins {
+		c, err := parseOrigin(o)
+		if err != nil {
+			return fmt.Errorf("broker: ReturnOrigins[%d]: %w", i, err)
+		}
+		if c == b.origin {
+			return fmt.Errorf("broker: ReturnOrigins[%d] is the broker's own origin; it needs one of its own", i)
+		}
+	}
+	if b.state, err = newKeyring("flow", b.cfg.StateKeys, b.cfg.StateKeySource, b.cfg.Now); err != nil {
+		return fmt.Errorf("broker: StateKeys: %w", err)
+	}
+	if b.page, err = newPages(); err != nil {
+		return err
+	}
+	b.frame.Mux.HandleFunc("/oauth/{service}/authorize", b.authorize)
+	b.frame.Mux.HandleFunc("/oauth/{service}/callback", b.callback)
+	return nil
+}
+
+func (b *Broker) refreshRoutes() (err error) {
+	if b.tokens, err = newTokenChecker(b.cfg, b.origin); err != nil {
+		return fmt.Errorf("broker: InstanceKeys: %w", err)
+	}
+	b.frame.Mux.HandleFunc("/api/refresh", serveJSON(b, b.refresh))
+	b.frame.Mux.HandleFunc("/api/revoke", serveJSON(b, b.revoke))
+	return nil
+}
+
+func (b *Broker) publicRoutes() error {
+	whole, byID, err := RegistryBodies(b.cfg.Registry.All(), b.cfg.AsOf)
+	if err != nil {
+		return err
+	}
+	registry := public.NewRegistry(whole, byID)
+	b.frame.Mux.Handle("/registry", registry)
+	b.frame.Mux.Handle("/registry/{id}", registry)
+	b.frame.Mux.Handle("/api/oauth/config", &public.Offers{
+		Known: func(id string) bool { return b.cfg.Registry.Get(id) != nil },
+		Configured: func(ctx context.Context, id string) bool {
+			noteOf(ctx).service = id
+			if b.service(id) == nil {
+				return false
+			}
+			_, err := b.cfg.Secrets.Client(ctx, id)
+			return err == nil
+		},
+		Apps: b.cfg.Apps,
+	})
+	return nil
 }
 
 // ServeHTTP serves one request. Whatever goes wrong, it answers, and says nothing of why
 // that could hold a secret.
-func (b *Broker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	start := b.cfg.Now()
-	ctx := context.WithValue(r.Context(), noteKey{}, new(note))
-	r = r.WithContext(ctx)
-	rec := &recorder{ResponseWriter: w}
-	defer func() {
-		if v := recover(); v != nil {
-			// The value could hold anything; its type tells where to look.
-			b.cfg.Logger.Error("panic", "type", fmt.Sprintf("%T", v))
-			if rec.status == 0 {
-				clear(rec.Header())
-				b.fail(rec, r, http.StatusInternalServerError, "internal")
-			}
-		}
-		b.logRequest(ctx, rec, r, start)
-	}()
-	h := rec.Header()
-	h.Set("Cache-Control", "no-store")
-	h.Set("Pragma", "no-cache")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("Strict-Transport-Security", "max-age=63072000")
-	// One form of a path only: what a gateway decodes and what a router sees must be one.
-	if r.URL.RawPath != "" || r.URL.Path == "" || path.Clean(r.URL.Path) != r.URL.Path || strings.ContainsFunc(r.URL.Path, func(c rune) bool { return c < 0x21 || c > 0x7e }) {
-		b.fail(rec, r, http.StatusNotFound, "not_found")
-		return
-	}
-	if _, pattern := b.mux.Handler(r); pattern == "" {
-		b.fail(rec, r, http.StatusNotFound, "not_found")
-		return
-	}
-	b.mux.ServeHTTP(rec, r)
-}
-
-func (b *Broker) healthz(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	io.WriteString(w, "ok\n")
-}
+func (b *Broker) ServeHTTP(w http.ResponseWriter, r *http.Request) { b.frame.ServeHTTP(w, r) }
 
 // service returns a service that has OAuth and may be offered, or nil.
 func (b *Broker) service(id string) *integrations.Manifest {
@@ -202,33 +238,4 @@ func (b *Broker) service(id string) *integrations.Manifest {
 // redirectURI is the exact address that is registered at the provider.
 func (b *Broker) redirectURI(service string) string {
 	return b.origin + "/oauth/" + service + "/callback"
-}
-
-// hosts returns the hosts that a service's client secret may go to: what its operator wrote
-// beside it, else those of the built-in registry, so that a changed manifest cannot send it
-// elsewhere.
-func allowedHosts(c Client, service string) []string {
-	if len(c.Hosts) > 0 {
-		return c.Hosts
-	}
-	reg, err := integrations.Default()
-	if err != nil {
-		return nil
-	}
-	m := reg.Get(service)
-	if m == nil || m.Auth.OAuth == nil {
-		return nil
-	}
-	var hosts []string
-	o := m.Auth.OAuth
-	urls := []string{o.TokenURL, o.RefreshURL}
-	if o.Revoke != nil {
-		urls = append(urls, o.Revoke.URL)
-	}
-	for _, s := range urls {
-		if u, err := url.Parse(strings.ReplaceAll(strings.ReplaceAll(s, "{", ""), "}", "")); err == nil && u.Host != "" {
-			hosts = append(hosts, u.Host)
-		}
-	}
-	return hosts
 }

@@ -1,13 +1,16 @@
 package broker
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/elevenmessenger/connect/custody"
@@ -48,6 +51,9 @@ func (b *Broker) sealFlow(f *flow) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if err := b.state.ready(context.Background()); err != nil {
+		return "", err
+	}
 	kid, sealed := b.state.seal(pt, f.Handle)
 	v := "f1." + kid + "." + base64.RawURLEncoding.EncodeToString(sealed)
 	if len(v) > maxCookie {
@@ -85,6 +91,42 @@ func (b *Broker) openFlow(handle, value string) (*flow, error) {
 	return f, nil
 }
 
+// A spent set remembers which handles have come back, so that of two callbacks at the same
+// time one alone exchanges the code: some providers take a second use as theft and end what
+// the first one gave. It is one process's memory, no store. Between processes the cleared
+// cookie and the provider's single use stand.
+type spent struct {
+	mu   sync.Mutex
+	when map[string]time.Time
+}
+
+// maxSpent bounds the memory: about a megabyte.
+const maxSpent = 10_000
+
+// first says whether a handle comes back for the first time.
+func (s *spent) first(handle string, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, again := s.when[handle]; again {
+		return false
+	}
+	if s.when == nil {
+		s.when = make(map[string]time.Time)
+	}
+	if len(s.when) >= maxSpent {
+		for h, t := range s.when {
+			if now.Sub(t) > flowLife {
+				delete(s.when, h)
+			}
+		}
+	}
+	if len(s.when) >= maxSpent {
+		clear(s.when)
+	}
+	s.when[handle] = now
+	return true
+}
+
 // flowOf returns the flow of a handle from exactly one cookie of its name.
 func (b *Broker) flowOf(r *http.Request, handle string) (*flow, error) {
 	if !handlePattern.MatchString(handle) {
@@ -111,6 +153,11 @@ func oneCookie(r *http.Request, name string) (string, error) {
 		return "", http.ErrNoCookie
 	}
 	return value, nil
+}
+
+// hasCookie says whether a request carries a cookie of a name, however often.
+func hasCookie(r *http.Request, name string) bool {
+	return slices.ContainsFunc(r.Cookies(), func(c *http.Cookie) bool { return c.Name == name })
 }
 
 func setCookie(w http.ResponseWriter, name, value string, life time.Duration) {

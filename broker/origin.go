@@ -3,7 +3,6 @@ package broker
 import (
 	"errors"
 	"net"
-	"net/netip"
 	"net/url"
 	"regexp"
 	"strconv"
@@ -16,6 +15,9 @@ import (
 
 var errOrigin = errors.New("an origin is https, a public host and at most a port, such as https://chat.example")
 
+// hostPattern is a host of at least two labels, as the DNS has them.
+var hostPattern = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
 // parseOrigin returns the canonical form of an https origin: lower case, punycode, no port
 // where it is 443. Everything that could read as another origin is refused.
 func parseOrigin(s string) (string, error) {
@@ -27,17 +29,14 @@ func parseOrigin(s string) (string, error) {
 		return "", errOrigin
 	}
 	host, err := idna.Lookup.ToASCII(u.Hostname())
-	if err != nil || host == "" || strings.HasSuffix(host, ".") || !strings.Contains(host, ".") || strings.Contains(u.Host, "[") {
+	if err != nil || len(host) > 253 || !hostPattern.MatchString(host) || strings.HasSuffix(u.Host, ":") {
 		return "", errOrigin
 	}
-	host = strings.ToLower(host)
-	if _, err := netip.ParseAddr(host); err == nil {
-		return "", errOrigin
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	if strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x") {
+		return "", errOrigin // an IPv4 address to a browser, however it is written
 	}
-	if last := host[strings.LastIndexByte(host, '.')+1:]; strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x") {
-		return "", errOrigin // reads as an IPv4 address to a browser
-	}
-	if strings.HasSuffix(host, ".localhost") || strings.HasSuffix(u.Host, ":") {
+	if last == "localhost" {
 		return "", errOrigin
 	}
 	if p := u.Port(); p != "" && p != "443" {
@@ -54,6 +53,15 @@ type returnAddress struct {
 	URL    string // "/connect/done#…" is appended
 	Origin string // what a refresh token is bound to: the origin, "cli" or "cli:<key id>"
 	CLI    bool   // a program on the member's own computer (RFC 8252)
+}
+
+// host is the host and port of the address.
+func (a returnAddress) host() string {
+	u, err := url.Parse(a.URL)
+	if err != nil {
+		return ""
+	}
+	return u.Host
 }
 
 var (

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"golang.org/x/net/idna"
+	"golang.org/x/net/publicsuffix"
 )
 
 //go:embed page.html
@@ -35,11 +36,11 @@ func newPages() (*pages, error) {
 }
 
 type consentData struct {
-	Service, Number, Say, Action, Token, Provider string
-	Write                                         bool
-	Return                                        returnAddress
-	Scopes                                        []string
-	Values                                        url.Values
+	Service, Number, Say, Action, Token, AuthorizeURL string
+	Write                                             bool
+	Return                                            returnAddress
+	Scopes                                            []string
+	Values                                            url.Values
 }
 
 // Receiver is who will receive the connection, in full, as an address bar shows it.
@@ -47,11 +48,20 @@ func (d consentData) Receiver() string { return strings.TrimPrefix(d.Return.Orig
 
 // Unicode is the receiver's name in its own letters, where it is not plain ASCII.
 func (d consentData) Unicode() string {
-	host := d.Receiver()
-	if u, err := idna.Display.ToUnicode(host); err == nil && u != host {
-		return u
+	host, port, _ := strings.Cut(d.Receiver(), ":")
+	u, err := idna.Display.ToUnicode(host)
+	if err != nil || u == host {
+		return ""
 	}
-	return ""
+	if port != "" {
+		u += ":" + port
+	}
+	return u
+}
+
+// Spelled is the check number as a screen reader shall say it: by its digits.
+func (d consentData) Spelled() string {
+	return strings.Join(strings.Split(strings.ReplaceAll(d.Number, " ", ""), ""), " ")
 }
 
 // Program is the address of a program on this computer.
@@ -59,11 +69,7 @@ func (d consentData) Program() string {
 	if !d.Return.CLI {
 		return ""
 	}
-	u, err := url.Parse(d.Return.URL)
-	if err != nil {
-		return ""
-	}
-	return u.Host
+	return d.Return.host()
 }
 
 func (p *pages) write(w http.ResponseWriter, r *http.Request, status int, name, formAction string, data any) {
@@ -72,7 +78,6 @@ func (p *pages) write(w http.ResponseWriter, r *http.Request, status int, name, 
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src "+p.style+"; form-action "+formAction+"; frame-ancestors 'none'; base-uri 'none'")
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin-allow-popups")
-	h.Set("Permissions-Policy", "interest-cohort=()")
 	w.WriteHeader(status)
 	if r.Method == http.MethodHead {
 		return
@@ -84,8 +89,32 @@ func (p *pages) write(w http.ResponseWriter, r *http.Request, status int, name, 
 }
 
 func (p *pages) consent(w http.ResponseWriter, r *http.Request, d consentData) {
-	// Some browsers hold the redirect after a form against form-action too.
-	p.write(w, r, http.StatusOK, "consent", "'self' "+d.Provider, d)
+	// With no-referrer, browsers send "Origin: null" with the form (Fetch, "append a request
+	// Origin header"); with this they name us to ourselves and to nobody else.
+	w.Header().Set("Referrer-Policy", "same-origin")
+	p.write(w, r, http.StatusOK, "consent", formTargets(d.AuthorizeURL, d.Return), d)
+}
+
+// formTargets is where the consent page's form may lead. Chromium holds every redirect after
+// a form against form-action, until a page stands: those to and within the provider's own
+// domain, and, where the provider does not ask again, those back here and to the receiver.
+func formTargets(authorizeURL string, ret returnAddress) string {
+	targets := []string{"'self'"}
+	if u, err := url.Parse(authorizeURL); err == nil {
+		targets = append(targets, "https://"+u.Host)
+		if domain, err := publicsuffix.EffectiveTLDPlusOne(u.Hostname()); err == nil {
+			targets = append(targets, "https://"+domain, "https://*."+domain)
+		}
+	}
+	switch {
+	case !ret.CLI:
+		targets = append(targets, ret.Origin)
+	case strings.HasPrefix(ret.URL, "http://["):
+		targets = append(targets, "http:") // the policy's grammar has no IPv6 address
+	default:
+		targets = append(targets, "http://"+ret.host())
+	}
+	return strings.Join(targets, " ")
 }
 
 // link is for an outcome too long for a redirect: the same address, as a link.
@@ -101,6 +130,8 @@ var (
 	pageBadRequest = pageError{"This link does not work", "It is incomplete or was changed on the way. Nothing happened. Go back to Eleven and start again."}
 	pageForbidden  = pageError{"This did not come from our page", "Nothing happened. Go back to Eleven and start again."}
 	pageNotTicked  = pageError{"The box was not ticked", "Nothing happened. Go back, read who will receive the connection, and tick the box if it is right."}
+	pageTrouble    = pageError{"Not now", "Something here is out of order for the moment. Nothing happened. Try again in a few minutes."}
+	pageLost       = pageError{"This did not work", "The answer could not be handed over. Go back to Eleven and start again."}
 	pageNoFlow     = pageError{"Nothing to finish here", "This sign-in is not waiting in this browser: it took longer than ten minutes, was finished already, or began elsewhere. If Eleven shows the connection, all is well. Otherwise start again there."}
 )
 

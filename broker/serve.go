@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/elevenmessenger/connect/broker/internal/frame"
 	"github.com/elevenmessenger/connect/integrations"
 )
 
@@ -55,11 +56,7 @@ func (e *refusal) Error() string { return "broker: " + e.code }
 // fail writes an error's JSON: its code, and nothing else.
 func (b *Broker) fail(w http.ResponseWriter, r *http.Request, status int, code string) {
 	noteOf(r.Context()).class = code
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	if r.Method != http.MethodHead {
-		fmt.Fprintf(w, "{\"error\":%q}\n", code)
-	}
+	frame.Fail(w, r, status, code)
 }
 
 // serveJSON is every JSON route: method, media type, no browser, the caller's token, a strict
@@ -134,39 +131,6 @@ func (b *Broker) failClass(w http.ResponseWriter, r *http.Request, e *RefreshErr
 	json.MarshalWrite(w, out)
 }
 
-// config answers GET /api/oauth/config?service=: public data only.
-func (b *Broker) config(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Access-Control-Allow-Origin", "*")
-	switch r.Method {
-	case http.MethodGet, http.MethodHead:
-	case http.MethodOptions:
-		w.Header().Set("Access-Control-Allow-Methods", "GET")
-		w.WriteHeader(http.StatusNoContent)
-		return
-	default:
-		w.Header().Set("Allow", "GET, HEAD, OPTIONS")
-		b.fail(w, r, http.StatusMethodNotAllowed, "method")
-		return
-	}
-	ids := r.URL.Query()["service"]
-	if len(ids) != 1 || b.cfg.Registry.Get(ids[0]) == nil {
-		b.fail(w, r, http.StatusNotFound, "no_such_service")
-		return
-	}
-	out := struct {
-		Service    string `json:"service"`
-		Configured bool   `json:"configured"`
-		App        string `json:"app,omitempty"`
-	}{Service: ids[0], App: b.cfg.Apps[ids[0]]}
-	noteOf(r.Context()).service = ids[0]
-	if b.service(ids[0]) != nil {
-		_, err := b.cfg.Secrets.Client(r.Context(), ids[0])
-		out.Configured = err == nil
-	}
-	w.Header().Set("Content-Type", "application/json")
-	json.MarshalWrite(w, out)
-}
-
 // A note collects what the one log line of a request may say. The fields are a closed list:
 // no path, query, header, body or address, and no error of net/http or url.
 type note struct {
@@ -184,39 +148,11 @@ func noteOf(ctx context.Context) *note {
 	return new(note)
 }
 
-func (b *Broker) logRequest(ctx context.Context, rec *recorder, r *http.Request, start time.Time) {
-	n := noteOf(ctx)
-	_, route := b.mux.Handler(r)
-	if route == "" {
-		route = "none"
+// line is what the log says of a request, beside its route, status and duration.
+func (b *Broker) line(r *http.Request, class string) []any {
+	n := noteOf(r.Context())
+	if n.class == "" {
+		n.class = class
 	}
-	status := rec.status
-	if status == 0 {
-		status = http.StatusOK
-	}
-	b.cfg.Logger.Info("request", "route", route, "status", status, "service", n.service, "access", string(n.access), "class", n.class,
-		"code", n.code, "upstream", n.upstream, "instance", n.instance, "ms", b.cfg.Now().Sub(start).Milliseconds())
+	return []any{"service", n.service, "access", string(n.access), "class", n.class, "code", n.code, "upstream", n.upstream, "instance", n.instance}
 }
-
-// A recorder notes whether an answer has begun, and with what.
-type recorder struct {
-	http.ResponseWriter
-	status int
-}
-
-func (w *recorder) WriteHeader(status int) {
-	if w.status == 0 {
-		w.status = status
-		w.ResponseWriter.WriteHeader(status)
-	}
-}
-
-func (w *recorder) Write(p []byte) (int, error) {
-	if w.status == 0 {
-		w.WriteHeader(http.StatusOK)
-	}
-	return w.ResponseWriter.Write(p)
-}
-
-// Unwrap lets http.ResponseController reach the writer below.
-func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }

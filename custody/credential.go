@@ -86,90 +86,96 @@ func connectionValues(m map[string]ConnectionValue) map[string]string {
 	return out
 }
 
-// maxCredential leaves room for the sealed form.
-const maxCredential = 40 << 10
-
 // Seal seals the credential to its member. The generation is part of the header, so that an
 // older blob cannot pass for a newer one.
 func (c *Credential) Seal(member *Identity, space string) (*Envelope, error) {
-	if err := c.check(); err != nil {
-		return nil, err
-	}
-	pt, err := marshal(c)
-	if err != nil {
-		return nil, err
-	}
-	return member.Seal(member.Public(), nil, Header{Purpose: PurposeCredential, Space: space, Op: c.blobName()}, pt)
+	return member.SealMessage(member.Public(), nil, Header{Space: space, Op: c.blobName()}, c)
 }
 
 func (c *Credential) blobName() string { return c.ID + "." + strconv.FormatInt(c.Generation, 10) }
 
 // OpenCredential opens a blob that the member sealed to herself: only her own clients can
-// have made it.
+// have made it. [Memory] tells whether it is the newest.
 func OpenCredential(member *Identity, e *Envelope) (*Credential, error) {
-	pt, err := openAs(member, e, PurposeCredential, member.Public(), nil)
-	if err != nil {
-		return nil, err
-	}
 	c := new(Credential)
-	if err := parse(pt, maxCredential, c); err != nil {
-		if old, ok := parseLegacyCredential(pt); ok {
-			return old, nil
-		}
+	if err := member.OpenMessage(e, member.Public(), nil, c); err != nil {
 		return nil, err
-	}
-	if err := c.check(); err != nil {
-		return nil, err
-	}
-	if e.Op != c.blobName() {
-		return nil, fmt.Errorf("%w credential: the header names another generation", ErrMalformed)
 	}
 	return c, nil
 }
 
-// parseLegacyCredential reads the blob {"token": "…"} of before: DNSimple's, no cap, no kind.
-func parseLegacyCredential(pt []byte) (*Credential, bool) {
-	var old struct {
-		Token integrations.Secret `json:"token"`
+// Lend returns the credential, one generation further, with its refresh token lent to a
+// group until the end of a grant. It is stored by compare-and-set before the grant is
+// posted. To another group than before it goes (else ErrLent) only when the lease is over
+// and its holder has answered since, which the caller says by returned.
+func (c *Credential) Lend(group string, until, now time.Time, returned bool) (*Credential, error) {
+	if l := c.Lent; l != nil && l.Group != group && (!returned || now.Before(time.Unix(l.Until, 0).Add(Skew))) {
+		return nil, fmt.Errorf("%w: to %s", ErrLent, l.Group)
 	}
-	if parse(pt, maxCredential, &old) != nil || !validToken(old.Token) {
-		return nil, false
+	n := *c
+	n.Generation++
+	n.Lent = &Lent{Group: group, Until: until.Unix()}
+	if c.Lent != nil && c.Lent.Group == group {
+		n.Lent.Until = max(n.Lent.Until, c.Lent.Until)
 	}
-	return &Credential{V: 1, ID: "legacy", Service: legacyService, Secret: old.Token}, true
+	return &n, n.check()
 }
 
-var serviceID = regexp.MustCompile(`^[a-z][a-z0-9-]{0,19}$`)
+// ErrLent means that the refresh token is with another group of sidecars, or has not been
+// lent to this one.
+var ErrLent = errors.New("the refresh token is lent elsewhere")
+
+func (*Credential) purpose() Purpose               { return PurposeCredential }
+func (*Credential) version() int                   { return 1 }
+func (c *Credential) bound(h Header, _ bool) error { return boundTo(c.blobName(), h) }
 
 func (c *Credential) check() error {
 	bad := func(what string) error { return fmt.Errorf("%w credential: %s", ErrMalformed, what) }
 	switch {
 	case c.V != 1:
-		return bad("v is not 1")
+		return versionError(c.V)
 	case !idPattern.MatchString(c.ID):
 		return bad("id is not an id")
-	case c.Generation < 0 || c.Pair < 0 || c.Generation > 1<<52 || c.Pair > 1<<52:
+	case !goodCount(c.Generation) || !goodCount(c.Pair):
 		return bad("a counter is out of range")
 	case !serviceID.MatchString(c.Service):
 		return bad("service is not an id")
 	case c.Kind != KindPAT && c.Kind != KindOAuth:
 		return bad("kind is not known")
-	case !validToken(c.Secret):
-		return bad("secret is not a token")
-	case !c.Refresh.IsZero() && !validWrap(c.Refresh):
-		return bad("refresh is not a broker's wrap")
-	case c.Refresh.IsZero() != (c.Broker == ""):
-		return bad("refresh and broker stand together")
+	case !goodBroker(c.Broker, c.Refresh):
+		return bad("broker is the origin of whoever wrapped refresh, and stands with it")
 	case c.Cap != "" && c.Cap != integrations.Read && c.Cap != integrations.Write:
 		return bad("cap is not known")
 	case !goodTime(c.ExpiresAt) || !goodTime(c.ObtainedAt) || !goodTime(c.ConnectedAt):
 		return bad("a time is out of range")
+	case c.Lent != nil && (!idPattern.MatchString(c.Lent.Group) || !goodTime(c.Lent.Until)):
+		return bad("lent has no group, or no end")
+	case !goodOps(c.Ops):
+		return bad("ops holds what is no operation's digest")
 	}
-	return nil
+	return checkPair("credential", c.Secret, c.Refresh)
 }
 
 var (
-	wrapPattern = regexp.MustCompile(`^rt1\.[A-Za-z0-9_-]{1,32}\.[A-Za-z0-9_-]+$`)
+	serviceID = regexp.MustCompile(`^[a-z][a-z0-9-]{0,19}$`)
+	opID      = regexp.MustCompile(`^[a-z][a-z0-9_]{0,26}$`)
+	origin    = regexp.MustCompile(`^https?://[A-Za-z0-9.:\[\]-]{1,255}$`)
 )
+
+func goodBroker(broker string, refresh integrations.Secret) bool {
+	return refresh.IsZero() == (broker == "") && (broker == "" || origin.MatchString(broker))
+}
+
+func goodOps(ops map[string]Digest) bool {
+	for name, d := range ops {
+		if !opID.MatchString(name) || d == (Digest{}) {
+			return false
+		}
+	}
+	return true
+}
+
+var wrapPattern = regexp.MustCompile(`^rt1\.[A-Za-z0-9_-]{1,32}\.[A-Za-z0-9_-]+$`)
 
 // maxWrap is the length of the longest wrapped refresh token.
 const maxWrap = 11264
@@ -195,6 +201,8 @@ func validWrap(s integrations.Secret) bool {
 // goodTime takes 0 (unknown) to the year 9999.
 func goodTime(t int64) bool { return t >= 0 && t < 253402300800 }
 
+func goodCount(n int64) bool { return n >= 0 && n <= maxCount }
+
 // Due says whether the pair is to be rotated before it is used: now is within skew of its
 // end, and skew is never more than half its lifetime. An unknown end is never due.
 func (c *Credential) Due(now time.Time, skew time.Duration) bool {
@@ -210,14 +218,3 @@ func due(obtained, expires int64, now time.Time, skew time.Duration) bool {
 	}
 	return !now.Before(time.Unix(expires, 0).Add(-skew))
 }
-
-// openAs opens an envelope that must be of one purpose.
-func openAs(me *Identity, e *Envelope, p Purpose, from PublicKey, day *Identity) ([]byte, error) {
-	if e.Purpose != p {
-		return nil, fmt.Errorf("%w: this is an envelope for %s, not for %s", ErrMalformed, e.Purpose, p)
-	}
-	return me.Open(e, from, day)
-}
-
-// ErrOlder means that a blob or pair is older than one that this device has seen.
-var ErrOlder = errors.New("older than what this device has seen")

@@ -5,6 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"maps"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/elevenmessenger/connect/integrations"
 )
@@ -44,22 +47,21 @@ var laterKeys = []string{"title", "about", "destructive", "idempotent", "labels"
 // descriptions and the later keys are left out; any other change asks for new consent.
 func OpDigest(m *integrations.Manifest, op string) (Digest, error) {
 	var file struct {
-		Manifest, ID, Name, Host, Headers, Error, Limits, Money any
-		Auth                                                    struct{ Authorization any }
-		Ops                                                     map[string]map[string]any
+		Manifest, ID, Name, Host, Headers, Error, Limits any
+		Auth                                             struct{ Authorization any }
+		Ops                                              map[string]map[string]any
 	}
-	dec := json.NewDecoder(bytes.NewReader(m.Raw()))
-	dec.UseNumber()
-	if err := dec.Decode(&file); err != nil {
+	// As float64: the loader keeps numbers within 2^53, and JCS writes them as ECMAScript does.
+	if err := json.Unmarshal(m.Raw(), &file); err != nil {
 		return Digest{}, err
 	}
 	spec := file.Ops[op]
 	if spec == nil {
-		return Digest{}, fmt.Errorf("%w: %s has no operation %q", ErrMalformed, m.ID, op)
+		return Digest{}, fmt.Errorf("%w: %s has no %q", ErrNoOp, m.ID, op)
 	}
 	text := map[string]any{
 		"manifest": file.Manifest, "id": file.ID, "name": file.Name, "host": file.Host, "headers": file.Headers,
-		"authorization": file.Auth.Authorization, "error": file.Error, "limits": file.Limits, "money": file.Money,
+		"authorization": file.Auth.Authorization, "error": file.Error, "limits": file.Limits,
 		"op": op, "spec": stripOp(spec),
 	}
 	if p, ok := spec["preview"].(map[string]any); ok {
@@ -84,19 +86,18 @@ func stripOp(op map[string]any) map[string]any {
 	if args, ok := op["args"].(map[string]any); ok {
 		out["args"] = stripArgs(args)
 	}
-	if pick, ok := op["pick"].(map[string]any); ok {
-		if fields, ok := pick["fields"].([]any); ok {
-			kept := make([]any, len(fields))
-			for i, f := range fields {
-				kept[i] = f
-				if obj, ok := f.(map[string]any); ok {
-					kept[i] = without(obj, "about")
-				}
+	pick, _ := op["pick"].(map[string]any)
+	if fields, ok := pick["fields"].([]any); ok {
+		kept := make([]any, len(fields))
+		for i, f := range fields {
+			kept[i] = f
+			if obj, ok := f.(map[string]any); ok {
+				kept[i] = without(obj, "about")
 			}
-			p := without(pick)
-			p["fields"] = kept
-			out["pick"] = p
 		}
+		p := without(pick)
+		p["fields"] = kept
+		out["pick"] = p
 	}
 	return out
 }
@@ -105,28 +106,27 @@ func stripArgs(args map[string]any) map[string]any {
 	out := make(map[string]any, len(args))
 	for name, a := range args {
 		out[name] = a
-		spec, ok := a.(map[string]any)
-		if !ok {
-			continue
+		if spec, ok := a.(map[string]any); ok {
+			out[name] = stripArg(spec)
 		}
-		spec = without(spec, "about")
-		if of, ok := spec["of"].(map[string]any); ok {
-			if obj, ok := of["object"].(map[string]any); ok {
-				spec["of"] = map[string]any{"object": stripArgs(obj)}
-			} else {
-				spec["of"] = without(of, "about")
-			}
+	}
+	return out
+}
+
+func stripArg(spec map[string]any) map[string]any {
+	out := without(spec, "about")
+	if of, ok := spec["of"].(map[string]any); ok {
+		item := stripArg(of) // what a list holds is an arg too
+		if obj, ok := of["object"].(map[string]any); ok {
+			item["object"] = stripArgs(obj)
 		}
-		out[name] = spec
+		out["of"] = item
 	}
 	return out
 }
 
 func without(m map[string]any, keys ...string) map[string]any {
-	out := make(map[string]any, len(m))
-	for k, v := range m {
-		out[k] = v
-	}
+	out := maps.Clone(m)
 	for _, k := range keys {
 		delete(out, k)
 	}
@@ -151,8 +151,9 @@ func PreviewDigest(r *integrations.Result) (Digest, error) {
 	dec := json.NewDecoder(bytes.NewReader(r.JSON))
 	dec.UseNumber()
 	var v any
-	if err := dec.Decode(&v); err != nil {
-		return Digest{}, fmt.Errorf("%w: the preview is not JSON", ErrMalformed)
+	// A lone surrogate, which Decode would mend, and a field that stands twice have no one form.
+	if !jsontext.Value(r.JSON).IsValid() || dec.Decode(&v) != nil {
+		return Digest{}, fmt.Errorf("%w: the preview has no canonical form", ErrMalformed)
 	}
 	data, err := jcs(numbersAsText(v))
 	if err != nil {

@@ -4,10 +4,12 @@ import (
 	"crypto/hmac"
 	"crypto/hpke"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 )
 
 // MaxMessage is the size of the largest message as it is sent, in bytes.
@@ -22,6 +24,8 @@ const Suite = "p256-sha256-aes256gcm"
 var (
 	ErrMalformed = errors.New("malformed")
 	ErrTooBig    = errors.New("larger than a message may be")
+	ErrVersion   = errors.New("of a version or suite that is not known here")
+	ErrPurpose   = fmt.Errorf("%w: an envelope for something else", ErrMalformed)
 	ErrForged    = errors.New("not from the key that it names")
 	ErrNotMine   = errors.New("sealed to another key")
 	ErrDay       = errors.New("sealed to a key of another day")
@@ -53,13 +57,30 @@ const (
 // this kind: they carry no from and no tag.
 func (p Purpose) unsigned() bool { return p == PurposeTab || p == PurposeRefresh }
 
-func (p Purpose) known() bool {
-	switch p {
-	case PurposeIdentity, PurposeCredential, PurposeSay, PurposeSnapshot, PurposeOp, PurposeGrant, PurposeResult,
-		PurposeHandback, PurposeAck, PurposeEnd, PurposeRevoke, PurposeHandoff, PurposeTab, PurposeRefresh:
-		return true
-	}
-	return false
+// dated says whether the key of the day may be used. What lives longer than it must not.
+func (p Purpose) dated() bool { return p == PurposeOp || p == PurposeRevoke || p == PurposeGrant }
+
+// self says whether envelopes of the purpose go from a key to itself.
+func (p Purpose) self() bool {
+	return p == PurposeCredential || p == PurposeSnapshot || p == PurposeHandoff
+}
+
+// opForms holds, for each purpose, the form of the header's op.
+var opForms = map[Purpose]*regexp.Regexp{
+	PurposeIdentity:   regexp.MustCompile(`^$`),
+	PurposeCredential: regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}\.(0|[1-9][0-9]{0,15})$`), // <credential>.<generation>
+	PurposeSay:        regexp.MustCompile(`^$`),
+	PurposeSnapshot:   regexp.MustCompile(`^([A-Za-z0-9_.-]{1,64})?$`),
+	PurposeOp:         randomID,
+	PurposeGrant:      regexp.MustCompile(`^([A-Za-z0-9_-]{22})?$`), // the op's, for once
+	PurposeResult:     randomID,
+	PurposeHandback:   regexp.MustCompile(`^([A-Za-z0-9_-]{22})?$`),
+	PurposeAck:        regexp.MustCompile(`^$`),
+	PurposeEnd:        regexp.MustCompile(`^$`),
+	PurposeRevoke:     randomID,
+	PurposeHandoff:    keyIDPattern, // the line's id
+	PurposeTab:        regexp.MustCompile(`^[a-z][a-z0-9-]{0,19}\.(read|write)$`),
+	PurposeRefresh:    keyIDPattern, // SHA-256 of the request
 }
 
 // A Header says what an envelope belongs to. All of it is bound: nothing in it can be
@@ -70,6 +91,10 @@ type Header struct {
 	Thread  string
 	Op      string
 }
+
+// Header returns what the envelope belongs to: whoever took it from a space and a thread
+// holds it against those.
+func (e *Envelope) Header() Header { return Header{e.Purpose, e.Space, e.Thread, e.Op} }
 
 // An Envelope is a sealed message.
 type Envelope struct {
@@ -94,6 +119,7 @@ const (
 
 var (
 	idPattern    = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+	randomID     = regexp.MustCompile(`^[A-Za-z0-9_-]{22}$`) // 128 bits
 	keyIDPattern = regexp.MustCompile(`^[A-Za-z0-9_-]{43}$`)
 )
 
@@ -105,8 +131,9 @@ func lp(b []byte, x string) []byte {
 
 // info is what binds the header to the ciphertext.
 func (e *Envelope) info() []byte {
-	b := []byte("connect/v1")
-	b = lp(b, fmt.Sprint(e.V))
+	b := make([]byte, 0, 512)
+	b = append(b, "connect/v1"...)
+	b = lp(b, strconv.Itoa(e.V))
 	for _, s := range []string{e.Suite, string(e.Purpose), e.Space, e.Thread, e.Op, string(e.From), string(e.To), string(e.Day)} {
 		b = lp(b, s)
 	}
@@ -118,61 +145,54 @@ func (e *Envelope) info() []byte {
 // than a message may be.
 func (i *Identity) Seal(to PublicKey, day *PublicKey, h Header, plaintext []byte) (*Envelope, error) {
 	if h.Purpose.unsigned() {
-		return nil, fmt.Errorf("%w: %s has no sender", ErrMalformed, h.Purpose)
-	}
-	if to.IsZero() {
-		return nil, fmt.Errorf("%w: there is no recipient", ErrMalformed)
+		return nil, fmt.Errorf("%w: %s has no sender", ErrPurpose, h.Purpose)
 	}
 	e := &Envelope{V: 1, Suite: Suite, Purpose: h.Purpose, Space: h.Space, Thread: h.Thread, Op: h.Op, From: i.id, To: to.ID()}
-	if err := e.seal(to, day, plaintext); err != nil {
+	if day != nil {
+		e.Day = day.ID()
+	}
+	info, err := e.seal(to, day, plaintext)
+	if err != nil {
 		return nil, err
 	}
 	keys, err := i.tagKeys(to)
 	if err != nil {
 		return nil, err
 	}
-	e.Tag = e.tag(keys.sent)
+	e.Tag = tag(keys.sent, info, e.CT)
 	return e, e.fits()
 }
 
 // SealOneTime seals plaintext to a one-time key, from nobody: what the broker answers.
 func SealOneTime(to PublicKey, h Header, plaintext []byte) (*Envelope, error) {
 	if !h.Purpose.unsigned() {
-		return nil, fmt.Errorf("%w: %s has a sender", ErrMalformed, h.Purpose)
-	}
-	if to.IsZero() {
-		return nil, fmt.Errorf("%w: there is no recipient", ErrMalformed)
+		return nil, fmt.Errorf("%w: %s has a sender", ErrPurpose, h.Purpose)
 	}
 	e := &Envelope{V: 1, Suite: Suite, Purpose: h.Purpose, Space: h.Space, Thread: h.Thread, Op: h.Op, To: to.ID()}
-	if err := e.seal(to, nil, plaintext); err != nil {
+	if _, err := e.seal(to, nil, plaintext); err != nil {
 		return nil, err
 	}
 	return e, e.fits()
 }
 
-func (e *Envelope) seal(to PublicKey, day *PublicKey, plaintext []byte) error {
-	if day != nil {
-		e.Day = day.ID()
-	}
+// seal sets ct and returns the info that it is bound to.
+func (e *Envelope) seal(to PublicKey, day *PublicKey, plaintext []byte) (info []byte, err error) {
 	if err := e.checkHeader(); err != nil {
-		return err
+		return nil, err
 	}
 	if len(plaintext) > MaxMessage {
-		return fmt.Errorf("%w: %d bytes", ErrTooBig, len(plaintext))
+		return nil, fmt.Errorf("%w: %d bytes", ErrTooBig, len(plaintext))
 	}
-	info := e.info()
+	info = e.info()
 	ct, err := hpkeSeal(to, info, plaintext)
-	if err != nil {
-		return err
-	}
-	if day != nil {
-		if ct, err = hpkeSeal(*day, append(info, "outer"...), ct); err != nil {
-			return err
-		}
+	if err == nil && day != nil {
+		ct, err = hpkeSeal(*day, outer(info), ct)
 	}
 	e.CT = ct
-	return nil
+	return info, err
 }
+
+func outer(info []byte) []byte { return append(info[:len(info):len(info)], "outer"...) }
 
 func hpkeSeal(to PublicKey, info, plaintext []byte) ([]byte, error) {
 	pk, err := hpke.NewDHKEMPublicKey(to.key)
@@ -182,23 +202,33 @@ func hpkeSeal(to PublicKey, info, plaintext []byte) ([]byte, error) {
 	return hpke.Seal(pk, hpke.HKDFSHA256(), hpke.AES256GCM(), info, plaintext)
 }
 
-func (e *Envelope) tag(key []byte) []byte {
+func hpkeOpen(i *Identity, info, ct []byte) ([]byte, error) {
+	pt, err := hpke.Open(i.hpke, hpke.HKDFSHA256(), hpke.AES256GCM(), info, ct)
+	if err != nil {
+		return nil, ErrOpen
+	}
+	return pt, nil
+}
+
+func tag(key, info, ct []byte) []byte {
 	m := hmac.New(sha256.New, key)
-	m.Write(e.info())
-	m.Write(e.CT)
+	m.Write(info)
+	m.Write(ct)
 	return m.Sum(nil)
 }
 
 // Open opens an envelope that was sealed to i. from is the key that the caller knows for
 // e.From: the tag is held against it before anything is opened. day is the key of the day,
-// nil where there is none.
+// nil where there is none. Open knows nothing of where the envelope came from: whoever
+// calls it holds [Envelope.Header] against that, and the purpose against what it expects.
 func (i *Identity) Open(e *Envelope, from PublicKey, day *Identity) ([]byte, error) {
-	if err := e.checkHeader(); err != nil {
+	if err := e.checkSealed(); err != nil {
 		return nil, err
 	}
 	if e.To != i.id {
-		return nil, ErrNotMine
+		return nil, ErrNotMine // its tag is made with a key that only e.To has
 	}
+	info := e.info()
 	if !e.Purpose.unsigned() {
 		if from.IsZero() || from.ID() != e.From {
 			return nil, ErrForged
@@ -207,79 +237,86 @@ func (i *Identity) Open(e *Envelope, from PublicKey, day *Identity) ([]byte, err
 		if err != nil {
 			return nil, ErrForged
 		}
-		if !hmac.Equal(e.tag(keys.received), e.Tag) {
+		if !hmac.Equal(tag(keys.received, info, e.CT), e.Tag) {
 			return nil, ErrForged
 		}
 	}
-	info := e.info()
 	ct := []byte(e.CT)
 	if e.Day != "" {
 		if day == nil || day.id != e.Day {
 			return nil, ErrDay
 		}
 		var err error
-		if ct, err = hpke.Open(day.hpke, hpke.HKDFSHA256(), hpke.AES256GCM(), append(append([]byte(nil), info...), "outer"...), ct); err != nil {
-			return nil, ErrOpen
+		if ct, err = hpkeOpen(day, outer(info), ct); err != nil {
+			return nil, err
 		}
 	}
-	pt, err := hpke.Open(i.hpke, hpke.HKDFSHA256(), hpke.AES256GCM(), info, ct)
-	if err != nil {
-		return nil, ErrOpen
-	}
-	return pt, nil
+	return hpkeOpen(i, info, ct)
 }
 
-// checkHeader holds all but the cryptography against the format.
+// checkHeader holds the header against the format.
 func (e *Envelope) checkHeader() error {
 	bad := func(what string) error { return fmt.Errorf("%w envelope: %s", ErrMalformed, what) }
-	if e.V != 1 {
-		return bad("v is not 1")
-	}
-	if e.Suite != Suite {
-		return bad("the suite is not " + Suite)
-	}
-	if !e.Purpose.known() {
+	p := e.Purpose
+	form, known := opForms[p]
+	switch {
+	case e.V != 1:
+		return versionError(e.V)
+	case e.Suite != Suite:
+		return fmt.Errorf("%w: the suite is not %s", ErrVersion, Suite)
+	case !known:
 		return bad("the purpose is not known")
-	}
-	for _, f := range []struct{ name, s string }{{"space", e.Space}, {"thread", e.Thread}} {
-		if f.s != "" && !idPattern.MatchString(f.s) {
-			return bad(f.name + " is not an id")
-		}
-	}
-	if len(e.Op) > 128 || e.Op != "" && !opPattern.MatchString(e.Op) {
-		return bad("op is not an id")
-	}
-	if !keyIDPattern.MatchString(string(e.To)) {
+	case e.Space != "" && !idPattern.MatchString(e.Space):
+		return bad("space is not an id")
+	case e.Thread != "" && !idPattern.MatchString(e.Thread):
+		return bad("thread is not an id")
+	case !form.MatchString(e.Op):
+		return bad("op does not have the form that it has for " + string(p))
+	case !keyIDPattern.MatchString(string(e.To)):
 		return bad("to is not a key's id")
-	}
-	if e.Day != "" && !keyIDPattern.MatchString(string(e.Day)) {
-		return bad("day is not a key's id")
-	}
-	if e.Purpose.unsigned() {
-		if e.From != "" || len(e.Tag) > 0 || e.Day != "" {
-			return bad("this purpose has no from, tag or day")
-		}
-		return nil
-	}
-	if !keyIDPattern.MatchString(string(e.From)) {
+	case e.Day != "" && (!p.dated() || !keyIDPattern.MatchString(string(e.Day))):
+		return bad("day is not a key's id, or stands where none may")
+	case p.unsigned() && (e.From != "" || e.Space != "" || e.Thread != ""):
+		return bad("this purpose has no from, space or thread")
+	case !p.unsigned() && !keyIDPattern.MatchString(string(e.From)):
 		return bad("from is not a key's id")
+	case p.self() && e.From != e.To:
+		return bad("this purpose goes from a key to itself")
 	}
 	return nil
 }
 
-// opPattern also takes "<credential id>.<generation>", "<service>.<access>" and the digest
-// of a refresh request.
-var opPattern = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
+// versionError tells what a later program made from what none did.
+func versionError(v int) error {
+	if v < 1 || v > maxCount {
+		return fmt.Errorf("%w: v is not a version", ErrMalformed)
+	}
+	return fmt.Errorf("%w: v is %d", ErrVersion, v)
+}
+
+// maxCount bounds every counter and number of seconds: JavaScript and JCS are exact up to it.
+const maxCount = 1 << 52
 
 func (e *Envelope) fits() error {
-	b, err := e.Marshal()
-	if err != nil {
-		return err
-	}
-	if len(b) > MaxMessage {
-		return fmt.Errorf("%w: the envelope has %d bytes, at most %d are sent", ErrTooBig, len(b), MaxMessage)
+	if n := e.size(); n > MaxMessage {
+		return fmt.Errorf("%w: the envelope has %d bytes, at most %d are sent", ErrTooBig, n, MaxMessage)
 	}
 	return nil
+}
+
+// size is the length of what Marshal writes. Nothing in an envelope is escaped in JSON.
+func (e *Envelope) size() int {
+	n := len(`{"v":1,"suite":"","purpose":"","to":"","ct":""}`) + len(e.Suite) + len(e.Purpose) + len(e.To) +
+		base64.RawURLEncoding.EncodedLen(len(e.CT))
+	for name, length := range map[string]int{
+		"space": len(e.Space), "thread": len(e.Thread), "op": len(e.Op), "from": len(e.From), "day": len(e.Day),
+		"tag": base64.RawURLEncoding.EncodedLen(len(e.Tag)),
+	} {
+		if length > 0 {
+			n += len(`,"":""`) + len(name) + length
+		}
+	}
+	return n
 }
 
 // Marshal writes the envelope as it is sent.
@@ -288,26 +325,40 @@ func (e *Envelope) Marshal() ([]byte, error) { return marshal(e) }
 // ParseEnvelope reads an envelope strictly; nothing is opened.
 func ParseEnvelope(data []byte) (*Envelope, error) {
 	e := new(Envelope)
-	if err := parse(data, MaxMessage, e); err != nil {
+	if err := parse(data, MaxMessage, 1, e); err != nil {
 		return nil, err
 	}
-	return e, e.checkSealed()
+	if err := e.checkSealed(); err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
-// checkSealed holds a parsed envelope against the format.
+// checkSealed holds the envelope against the format, but for the cryptography.
 func (e *Envelope) checkSealed() error {
 	if err := e.checkHeader(); err != nil {
 		return err
 	}
-	least := encSize + gcmTag
+	least, tag := encSize+gcmTag, sha256.Size
 	if e.Day != "" {
 		least *= 2
 	}
-	if len(e.CT) < least {
-		return fmt.Errorf("%w envelope: ct is too short", ErrMalformed)
+	if e.Purpose.unsigned() {
+		tag = 0
 	}
-	if !e.Purpose.unsigned() && len(e.Tag) != sha256.Size {
-		return fmt.Errorf("%w envelope: tag has not 32 bytes", ErrMalformed)
+	switch {
+	case len(e.CT) < least:
+		return fmt.Errorf("%w envelope: ct is too short", ErrMalformed)
+	case len(e.Tag) != tag:
+		return fmt.Errorf("%w envelope: tag has %d bytes, not %d", ErrMalformed, len(e.Tag), tag)
 	}
 	return nil
+}
+
+// checkAs holds an envelope inside a message against its purpose.
+func (e *Envelope) checkAs(p Purpose) error {
+	if e.Purpose != p {
+		return fmt.Errorf("%w: one for %s stands where one for %s belongs", ErrPurpose, e.Purpose, p)
+	}
+	return e.checkSealed()
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/asn1"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -113,6 +114,11 @@ func NewIdentity() (*Identity, error) {
 
 // ParseIdentity reads a key in PKCS #8, as WebCrypto exports it.
 func ParseIdentity(der []byte) (*Identity, error) {
+	var whole asn1.RawValue
+	rest, err := asn1.Unmarshal(der, &whole)
+	if err != nil || len(rest) > 0 { // which x509 would pass over
+		return nil, fmt.Errorf("%w: this is not one private key in PKCS #8", ErrMalformed)
+	}
 	parsed, err := x509.ParsePKCS8PrivateKey(der)
 	if err != nil {
 		return nil, fmt.Errorf("%w: this is not a private key in PKCS #8", ErrMalformed)
@@ -145,6 +151,33 @@ func newIdentity(k *ecdh.PrivateKey) (*Identity, error) {
 
 // MarshalPKCS8 returns the private key itself, to be sealed or kept where only its owner reads.
 func (i *Identity) MarshalPKCS8() ([]byte, error) { return x509.MarshalPKCS8PrivateKey(i.key) }
+
+// SealIdentity seals the private key itself: to its own public key when it is made, or to
+// the one-time key of the member's next device.
+func (i *Identity) SealIdentity(to PublicKey, space string) (*Envelope, error) {
+	der, err := i.MarshalPKCS8()
+	if err != nil {
+		return nil, err
+	}
+	return i.Seal(to, nil, Header{Purpose: PurposeIdentity, Space: space}, der)
+}
+
+// OpenIdentity opens a key that member sealed to i. What comes out is member's private key:
+// any other is refused.
+func (i *Identity) OpenIdentity(e *Envelope, member PublicKey) (*Identity, error) {
+	der, err := openAs(i, e, PurposeIdentity, member, nil)
+	if err != nil {
+		return nil, err
+	}
+	opened, err := ParseIdentity(der)
+	if err != nil {
+		return nil, err
+	}
+	if opened.id != member.ID() {
+		return nil, fmt.Errorf("%w identity: it holds another key than the one that sealed it", ErrMalformed)
+	}
+	return opened, nil
+}
 
 // Public returns the public key.
 func (i *Identity) Public() PublicKey { return i.pub }

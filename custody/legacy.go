@@ -1,7 +1,6 @@
 package custody
 
 import (
-	"crypto/hpke"
 	"encoding/base64"
 	"fmt"
 	"time"
@@ -19,6 +18,26 @@ type LegacyOp struct {
 	ID    string `json:"id"`
 	Op    string `json:"op"`    // "list"
 	Grant Bytes  `json:"grant"` // encapsulated key ‖ ciphertext, empty info
+}
+
+// OpenLegacyCredential opens a blob of before, {"token": "…"} sealed to the member with empty
+// info: DNSimple's, no cap, no kind. Nothing says who sealed it, so a client whose [Memory]
+// knows a newer one does not take it.
+func OpenLegacyCredential(member *Identity, sealed Bytes) (*Credential, error) {
+	pt, err := hpkeOpen(member, nil, sealed)
+	if err != nil {
+		return nil, err
+	}
+	var old struct {
+		Token integrations.Secret `json:"token"`
+	}
+	if err := parse(pt, MaxMessage, 0, &old); err != nil {
+		return nil, err
+	}
+	if !validToken(old.Token) {
+		return nil, fmt.Errorf("%w credential of before: token is not a token", ErrMalformed)
+	}
+	return &Credential{V: 1, ID: "legacy", Service: legacyService, Secret: old.Token}, nil
 }
 
 // A LegacyGrant lends a token for reading DNSimple's domains.
@@ -45,7 +64,7 @@ type LegacyDomain struct {
 // ParseLegacyOp reads an op of before: one with no v.
 func ParseLegacyOp(data []byte) (*LegacyOp, error) {
 	o := new(LegacyOp)
-	if err := parse(data, MaxMessage, o); err != nil {
+	if err := parse(data, MaxMessage, 0, o); err != nil {
 		return nil, err
 	}
 	if o.Type != "connect.op" || o.Op != "list" || !idPattern.MatchString(o.ID) || len(o.Grant) < encSize+gcmTag {
@@ -56,19 +75,19 @@ func ParseLegacyOp(data []byte) (*LegacyOp, error) {
 
 // OpenLegacyGrant opens the grant of an op of before.
 func (i *Identity) OpenLegacyGrant(o *LegacyOp, now time.Time) (*LegacyGrant, error) {
-	pt, err := hpke.Open(i.hpke, hpke.HKDFSHA256(), hpke.AES256GCM(), nil, o.Grant)
+	pt, err := hpkeOpen(i, nil, o.Grant)
 	if err != nil {
-		return nil, ErrOpen
+		return nil, err
 	}
 	g := new(LegacyGrant)
-	if err := parse(pt, MaxMessage, g); err != nil {
+	if err := parse(pt, MaxMessage, 0, g); err != nil {
 		return nil, err
 	}
 	if !validToken(g.Token) || !goodTime(g.ExpiresAt) {
 		return nil, fmt.Errorf("%w grant of before", ErrMalformed)
 	}
 	if g.ExpiresAt == 0 || !now.Before(time.Unix(g.ExpiresAt, 0).Add(Skew)) {
-		return nil, fmt.Errorf("%w: the grant has ended", ErrExpiry)
+		return nil, fmt.Errorf("%w: it has ended", ErrExpired)
 	}
 	return g, nil
 }

@@ -13,7 +13,10 @@ type captureSet struct {
 	next struct{ path, more, pages, field int }
 }
 
-type failCapture struct{ when, unless, message, code int }
+type failCapture struct {
+	when, unless, code int
+	messages           []int
+}
 
 func (s *captureSet) compile(o *Op) []projection.Capture {
 	var all []projection.Capture
@@ -31,7 +34,11 @@ func (s *captureSet) compile(o *Op) []projection.Capture {
 	}
 	s.fail = nil
 	for _, f := range o.Fail {
-		s.fail = append(s.fail, failCapture{add(f.When, false), add(f.Unless, false), add(f.Message, false), add(f.Code, false)})
+		at := failCapture{when: add(f.When, false), unless: add(f.Unless, false), code: add(f.Code, false)}
+		for _, m := range f.Message {
+			at.messages = append(at.messages, add(m, false))
+		}
+		s.fail = append(s.fail, at)
 	}
 	s.next.path, s.next.more, s.next.pages, s.next.field = -1, -1, -1, -1
 	if n := o.Next; n != nil {

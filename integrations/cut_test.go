@@ -15,6 +15,7 @@ import (
 	"github.com/vektah/gqlparser/v2"
 	"github.com/vektah/gqlparser/v2/ast"
 	"github.com/vektah/gqlparser/v2/formatter"
+	"github.com/vektah/gqlparser/v2/validator/rules"
 
 	"github.com/elevenmessenger/connect/integrations"
 )
@@ -303,8 +304,7 @@ func (c *cutter) cutSchema(whole *truth) error {
 			used[typ][field] = true
 		}
 	}
-	var useInput func(typ *ast.Type)
-	useInput = func(typ *ast.Type) { use(typ.Name(), "") }
+	useInput := func(typ *ast.Type) { use(typ.Name(), "") }
 	var useValue func(v *ast.Value)
 	useValue = func(v *ast.Value) {
 		if v.Definition != nil && v.Definition.Kind == ast.InputObject {
@@ -341,7 +341,7 @@ func (c *cutter) cutSchema(whole *truth) error {
 		if err != nil {
 			return err
 		}
-		query, errs := gqlparser.LoadQuery(whole.schema, doc)
+		query, errs := gqlparser.LoadQueryWithRules(whole.schema, doc, rules.NewDefaultRules())
 		if errs != nil {
 			return fmt.Errorf("%s.%s: %w", c.m.ID, op.Name, errs)
 		}

@@ -172,6 +172,8 @@ type UnknownOutcomeError struct {
 func (e *UnknownOutcomeError) Error() string {
 	s := "it is not known whether this happened: "
 	switch {
+	case e.Status >= 200 && e.Status < 300 && e.Err == nil:
+		s += fmt.Sprintf("%s says both that it was done (%d) and that something failed", e.Service, e.Status)
 	case e.Status >= 200 && e.Status < 300:
 		s += fmt.Sprintf("%s accepted it (%d), but its answer could not be read", e.Service, e.Status)
 	case e.Status != 0:

@@ -514,8 +514,10 @@ func (r *run) failure(status int, out projection.Output) error {
 			continue
 		}
 		msg, code := "", ""
-		if at.message >= 0 {
-			msg = r.message(out.Captures[at.message])
+		for _, m := range at.messages {
+			if msg == "" {
+				msg = r.message(out.Captures[m])
+			}
 		}
 		if at.code >= 0 {
 			code = out.Captures[at.code].Text
@@ -526,9 +528,23 @@ func (r *run) failure(status int, out projection.Output) error {
 		case code != "" && slices.Contains(f.RateLimited, code):
 			return &RateLimitError{Service: r.c.Manifest.Name, Status: status, Message: msg}
 		}
+		if r.c.Op.Access == Write && r.succeeded(out) {
+			// It says both that it happened and that something went wrong.
+			return &UnknownOutcomeError{Service: r.c.Manifest.Name, Status: status, Message: msg}
+		}
 		return &ProviderError{Service: r.c.Manifest.Name, Status: status, Message: msg}
 	}
 	return nil
+}
+
+// succeeded says whether the answer itself says that the operation happened.
+func (r *run) succeeded(out projection.Output) bool {
+	for _, at := range r.c.Op.captures.fail {
+		if at.unless >= 0 && out.Captures[at.unless].Kind == 't' {
+			return true
+		}
+	}
+	return false
 }
 
 // errorBody reads what may flow back of an error's body: its message, and the code that
@@ -584,7 +600,7 @@ func (r *run) message(v projection.Value) string {
 // be left out, and does not name the page.
 func (c *Call) smaller() string {
 	for _, a := range c.Op.Args {
-		if a.Kind() == "integer" && !a.Required() && a.Money == nil && (c.Op.Next == nil || a.Name != c.Op.Next.Arg) {
+		if a.Kind() == "integer" && !a.Required() && a.Connection == "" && a.Money == nil && (c.Op.Next == nil || a.Name != c.Op.Next.Arg) {
 			return a.Name
 		}
 	}

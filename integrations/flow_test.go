@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/elevenmessenger/connect/integrations"
 )
@@ -141,6 +142,24 @@ func TestBansCatch(t *testing.T) {
 	} {
 		if got := b.banned(tt.op, tt.picked); (got != "") != tt.want {
 			t.Errorf("%s picks %s: got %q, want a ban: %v", tt.op, tt.picked, got, tt.want)
+		}
+	}
+}
+
+// TestSentences holds what a person confirms against the rules of the README.
+func TestSentences(t *testing.T) {
+	for _, m := range registry(t) {
+		for _, op := range m.Ops {
+			if op.Access != integrations.Write {
+				continue
+			}
+			n := utf8.RuneCountInString(op.Confirm)
+			if n > 90 || strings.Count(op.Confirm, "?") != 1 || !strings.HasSuffix(op.Confirm, "?") || strings.Contains(strings.ToLower(op.Confirm), "are you sure") {
+				t.Errorf("%s.%s: %q (%d characters): at most 90, one question mark at the end, no “Are you sure”", m.ID, op.Name, op.Confirm, n)
+			}
+			if op.Has(integrations.Money) && op.Preview == nil {
+				t.Errorf("%s.%s moves money and shows no preview", m.ID, op.Name)
+			}
 		}
 	}
 }

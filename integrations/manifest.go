@@ -454,8 +454,8 @@ type Fail struct {
 	When string `json:"when" form:"dotpath"`
 	// Path of what, when anything but true, means failure.
 	Unless string `json:"unless" form:"dotpath"`
-	// Path of the human message.
-	Message string `json:"message" form:"dotpath"`
+	// Path or paths of the human message; the first hit counts, its first item.
+	Message Paths `json:"message" form:"dotpath"`
 	// Path of the error code.
 	Code string `json:"code" form:"dotpath"`
 	// Codes that mean the credential was not accepted.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/vektah/gqlparser/v2"
 	"github.com/vektah/gqlparser/v2/ast"
+	"github.com/vektah/gqlparser/v2/validator/rules"
 
 	"github.com/elevenmessenger/connect/integrations"
 )
@@ -34,7 +35,7 @@ func (p *prover) proveGraphQL() {
 		p.problem("body", "%v", err)
 		return
 	}
-	query, errs := gqlparser.LoadQuery(p.t.schema, doc)
+	query, errs := gqlparser.LoadQueryWithRules(p.t.schema, doc, rules.NewDefaultRules())
 	for _, e := range errs {
 		p.problem("body/query", "%s", e.Message)
 	}
@@ -78,7 +79,9 @@ func (p *prover) proveGraphQL() {
 	for _, f := range p.op.Fail {
 		p.selected("fail/when", f.When, q.SelectionSet, taken, boolean)
 		p.selected("fail/unless", f.Unless, q.SelectionSet, taken, boolean)
-		p.selected("fail/message", f.Message, q.SelectionSet, taken, text)
+		for _, m := range f.Message {
+			p.selected("fail/message", m, q.SelectionSet, taken, text)
+		}
 		p.selected("fail/code", f.Code, q.SelectionSet, taken, text)
 	}
 	p.leaves("data", q.SelectionSet, taken)

@@ -137,9 +137,6 @@ func (p *prover) proveBody(body *v3.RequestBody) {
 			p.problem("body", "%v", err)
 			return
 		}
-		if body.Required != nil && *body.Required && !p.always(raw) {
-			p.problem("body", "the provider requires it, and all of it may be left out")
-		}
 		p.value("body", raw, schema)
 	case p.op.BodyForm != nil:
 		props := properties(schema)
@@ -526,7 +523,9 @@ func (p *prover) provePick(answer *base.SchemaProxy) {
 	for _, f := range p.op.Fail {
 		ends("fail/when", f.When, whole, "string", "integer", "boolean")
 		ends("fail/unless", f.Unless, whole, "boolean")
-		ends("fail/message", f.Message, whole, "string")
+		for _, m := range f.Message {
+			ends("fail/message", m, whole, "string")
+		}
 		ends("fail/code", f.Code, whole, "string", "integer")
 	}
 }

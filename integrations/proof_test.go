@@ -160,6 +160,15 @@ func TestProof(t *testing.T) {
 // TestProofCatches breaks manifests that are proved, each in one way that the loader
 // cannot know of, and looks whether the proof finds it.
 func TestProofCatches(t *testing.T) {
+	good := map[string]*integrations.Manifest{}
+	truths := map[string]*truth{}
+	for _, m := range registry(t) {
+		tr, err := loadTruth(m.ID, filepath.Join(providersDir, m.ID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		good[m.ID], truths[m.ID] = m, tr
+	}
 	for _, tt := range []struct {
 		name, service, old, new string
 		want                    string // part of a problem
@@ -205,17 +214,7 @@ func TestProofCatches(t *testing.T) {
 		{"GraphQL: key where no text goes", "linear", `"idempotency": { "body": "variables.input.id" }`, `"idempotency": { "body": "variables.input.key" }`, `IssueCreateInput has no field "key"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var good *integrations.Manifest
-			for _, m := range registry(t) {
-				if m.ID == tt.service {
-					good = m
-				}
-			}
-			tr, err := loadTruth(tt.service, filepath.Join(providersDir, tt.service))
-			if err != nil {
-				t.Fatal(err)
-			}
-			raw := string(good.Raw())
+			tr, raw := truths[tt.service], string(good[tt.service].Raw())
 			if !strings.Contains(raw, tt.old) {
 				t.Fatalf("%s.json no longer holds %s", tt.service, tt.old)
 			}

@@ -205,27 +205,19 @@ type response struct {
 // The origins of a response, from the best to the worst.
 const (
 	recorded  = "recorded"  // from the provider's live API
-	published = "published" // the provider's own fixture or documented example
+	published = "published" // the provider's own fixture, documented example or mock
 	generated = "generated" // from the schema, or written here: proves shapes, never behaviour
 )
 
 // origin classifies the response's own words about where it comes from.
 func (r *response) origin() string {
 	switch {
-	case strings.HasPrefix(r.Origin, "recorded"):
+	case strings.HasPrefix(r.Origin, "recorded ("):
 		return recorded
-	case strings.HasPrefix(r.Origin, "published"), strings.HasPrefix(r.Origin, "documented"):
+	case strings.HasPrefix(r.Origin, "published"), strings.HasPrefix(r.Origin, "documented"), strings.HasPrefix(r.Origin, "recorded from stripe-mock"):
 		return published
 	}
 	return generated
-}
-
-// checked is what a manifest may say of an operation with such a response.
-func (r *response) checked() string {
-	if r.origin() == generated {
-		return "schema"
-	}
-	return "example"
 }
 
 // variant tells a second response of the same operation from the first.

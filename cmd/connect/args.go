@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/elevenmessenger/connect/integrations"
 )
 
@@ -104,18 +106,12 @@ func content(arg, text string) (string, error) {
 	return string(data), nil
 }
 
-// jsonArg reads one JSON value, as strictly as args that come from elsewhere.
+// jsonArg reads one JSON value: no duplicate keys, valid UTF-8, nothing after it.
 func jsonArg(name, text string) (any, error) {
-	hint := name + `:=null clears, ` + name + `:='["a","b"]' is a list, ` + name + "=… a text"
-	args, err := integrations.ParseArgs([]byte(`{"value":` + text + `}`))
-	if err != nil {
-		return nil, usagef(hint, "%s:= is not followed by one JSON value", name)
+	if !jsontext.Value(text).IsValid() {
+		return nil, usagef(name+`:=null clears, `+name+`:='["a","b"]' is a list, `+name+"=… a text", "%s:= is not followed by one JSON value", name)
 	}
-	v, ok := args["value"]
-	if !ok || len(args) != 1 {
-		return nil, usagef(hint, "%s:= is not followed by one JSON value", name)
-	}
-	return v, nil
+	return decode([]byte(text))
 }
 
 var errFileTooLarge = errors.New("the file is larger than fits")

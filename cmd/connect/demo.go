@@ -43,7 +43,7 @@ func (c *cli) demoCommand() *cobra.Command {
 		Long: `Demo starts a small TLS server on this machine that answers what GitHub and Stripe
 answered when they were recorded, and runs two reads and one confirmed write against it,
 by the same code that "connect op" uses. Nothing leaves this machine.`,
-		Args: exactly(0, 0, ""),
+		Args: words(0, 0, "connect demo takes no words"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.demo(cmd.Context(), yes) },
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "confirm the write without being asked")

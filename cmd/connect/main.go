@@ -79,14 +79,11 @@ Begin with "connect demo", which needs no account, or "connect services".`,
 	return root
 }
 
-// exactly says how many words a command takes.
-func exactly(least, most int, hint string) cobra.PositionalArgs {
+// words says how many words a command takes beside its flags.
+func words(least, most int, hint string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) < least {
-			return usagef(hint, "%s needs more than that", cmd.CommandPath())
-		}
-		if len(args) > most {
-			return usagef(hint, "%s takes fewer words than that", cmd.CommandPath())
+		if len(args) < least || len(args) > most {
+			return usagef(hint, "this command is written: %s", cmd.UseLine())
 		}
 		return nil
 	}

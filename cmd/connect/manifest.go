@@ -59,7 +59,7 @@ func (c *cli) manifestCheckCommand() *cobra.Command {
 column, the rule's id, and what would be right. It ends with 1 where it found something.
 A schema.json is not a manifest and is passed over.`,
 		Example: `  connect manifest check integrations/registry/*.json`,
-		Args:    exactly(1, 1000, "connect manifest check FILE…"),
+		Args:    words(1, 1000, "connect manifest check FILE…"),
 		RunE: func(_ *cobra.Command, files []string) error {
 			var all []checked
 			for _, file := range files {
@@ -147,7 +147,7 @@ func (c *cli) manifestRulesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "rules [ID]",
 		Short: "Explain the rules that manifests are held to",
-		Args:  exactly(0, 1, "connect manifest rules lists them"),
+		Args:  words(0, 1, "connect manifest rules lists them"),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			var ids []string
 			for _, r := range integrations.Rules() {

@@ -26,9 +26,9 @@ const (
 )
 
 func (f *networkFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&f.connectTo, "connect-to", nil, "connect to `HOST:443:ADDRESS:PORT` instead of HOST, as curl does; may be repeated, and may name a private address")
+	cmd.Flags().StringArrayVar(&f.connectTo, "connect-to", nil, "connect to ADDRESS instead of HOST, as curl does, written `HOST:443:ADDRESS:PORT`; it may be a private address")
 	cmd.Flags().StringVar(&f.cacert, "cacert", "", "trust only the authorities in this PEM `FILE`")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", 30*time.Second, "give up a call, with its tries, after this long")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 30*time.Second, "give up a call, with its tries, after this `DURATION`")
 }
 
 // executor returns the executor for a service, and says where connections go elsewhere.

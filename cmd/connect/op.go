@@ -41,7 +41,7 @@ A write shows what it will do and asks; --yes answers for you. What cannot be un
 is confirmed by typing what it hits. Nothing but the listed fields flows back.`,
 		Example: `  connect op github list_issues owner=golang repo=go labels=Tools --token-env GITHUB_TOKEN
   connect op github open_issue owner=me repo=notes title="Buy milk" body=@milk.md`,
-		Args:              exactly(2, 1000, "connect op SERVICE OPERATION arg=value …; connect services lists the services"),
+		Args:              words(2, 1000, "connect services lists the services, connect show SERVICE its operations"),
 		ValidArgsFunction: registry.complete(c, true),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			ctx := cmd.Context()

@@ -15,7 +15,7 @@ func (c *cli) servicesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "services",
 		Short: "List the services",
-		Args:  exactly(0, 0, "connect show SERVICE tells of one"),
+		Args:  words(0, 0, "connect show SERVICE tells of one"),
 		RunE: func(*cobra.Command, []string) error {
 			reg, err := registry.load(c)
 			if err != nil {

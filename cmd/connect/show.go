@@ -17,7 +17,7 @@ func (c *cli) showCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "show SERVICE [OPERATION]",
 		Short:             "Tell in words what a service or one of its operations can do",
-		Args:              exactly(1, 2, "connect services lists the services"),
+		Args:              words(1, 2, "connect services lists the services"),
 		ValidArgsFunction: registry.complete(c, false),
 		RunE: func(_ *cobra.Command, args []string) error {
 			reg, err := registry.load(c)
@@ -79,7 +79,12 @@ func (p *page) rows(rows [][2]string) {
 // para writes a text under its heading.
 func (p *page) para(heading, text string) {
 	p.line("\n%s", heading)
-	for _, l := range wrap(text, pageWidth-2) {
+	p.text(text)
+}
+
+// text writes a text, broken between words.
+func (p *page) text(s string) {
+	for _, l := range wrap(s, pageWidth-2) {
 		p.line("  %s", l)
 	}
 }
@@ -126,9 +131,7 @@ func (p *page) service(m *integrations.Manifest) {
 	if oa := m.Auth.OAuth; oa != nil {
 		p.line("\nConnect by OAuth")
 		if oa.Say != "" {
-			for _, l := range wrap(oa.Say, pageWidth-2) {
-				p.line("  %s", l)
-			}
+			p.text(oa.Say)
 		}
 		p.rows([][2]string{
 			{"consent at", hostOf(oa.AuthorizeURL)},
@@ -188,22 +191,24 @@ func (p *page) operation(m *integrations.Manifest, o *integrations.Op) {
 		p.rows(rows)
 	}
 	if len(o.OneOf) > 0 {
-		p.line("  Exactly one of these is given: %s", strings.Join(o.OneOf, ", "))
+		p.text("Exactly one of these is given: " + strings.Join(o.OneOf, ", "))
 	}
 
 	if o.Access == integrations.Write {
 		p.line("\nA person confirms")
+		rows := [][2]string{}
 		if o.Preview != nil {
-			p.line("  first shown, from %s: %s", o.Preview.Op, o.Preview.Say)
+			rows = append(rows, [2]string{"from " + o.Preview.Op, o.Preview.Say})
 		}
-		p.line("  %s", o.Confirm)
+		rows = append(rows, [2]string{"always", o.Confirm})
 		for _, ci := range o.ConfirmIf {
-			p.line("  with %s: %s", ci.Name, ci.Value)
+			rows = append(rows, [2]string{"with " + ci.Name, ci.Value})
 		}
+		p.rows(rows)
 		if w := effectWords(o); w != "" {
 			p.line("  %s", w)
 		}
-		if o.Target != "" && o.Has(integrations.Irreversible) {
+		if o.Has(integrations.Irreversible) {
 			p.line("  The person types the %s.", strings.ReplaceAll(o.Target, "_", " "))
 		}
 		if o.Idempotency != nil && o.Idempotency.Header != "" {

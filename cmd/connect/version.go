@@ -21,7 +21,7 @@ func (c *cli) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the program's version",
-		Args:  exactly(0, 0, ""),
+		Args:  words(0, 0, "connect version takes no words"),
 		RunE: func(*cobra.Command, []string) error {
 			line := fmt.Sprintf("connect %s %s %s/%s", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			if info, ok := debug.ReadBuildInfo(); ok {

@@ -16,8 +16,19 @@ type Exchange struct {
 	Method  string            `json:"method"`
 	Path    string            `json:"path"`    // a segment such as {owner} stands for any
 	Status  int               `json:"status"`  // 0: the connection is cut instead
-	Headers map[string]string `json:"headers"` // may be left out
+	Headers map[string]header `json:"headers"` // may be left out
 	Body    json.RawMessage   `json:"body"`    // sent compact; may be left out
+}
+
+// A header is a header's value; some recordings hold a number.
+type header string
+
+func (h *header) UnmarshalJSON(data []byte) error {
+	if len(data) > 0 && data[0] != '"' {
+		*h = header(data)
+		return nil
+	}
+	return json.Unmarshal(data, (*string)(h))
 }
 
 // ReadExchanges reads the files that match a pattern, in the order of their names.
@@ -78,7 +89,7 @@ func (p *Replay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case "connection", "content-length", "transfer-encoding", "content-encoding":
 			// these belong to the recorded connection
 		default:
-			w.Header().Set(name, value)
+			w.Header().Set(name, string(value))
 		}
 	}
 	w.WriteHeader(ex.Status)

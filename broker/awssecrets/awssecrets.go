@@ -1,0 +1,264 @@
+// Package awssecrets keeps OAuth clients and the broker's own keys in AWS Secrets Manager.
+//
+// A service's client is the secret <prefix>/<service>, which its operator makes:
+// {"client_id": …, "client_secret": …, "hosts"?: […]}. Its present version is AWSCURRENT, the
+// one before AWSPREVIOUS. The caching is [broker.Cache]'s.
+package awssecrets
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
+	"github.com/aws/smithy-go"
+
+	"github.com/elevenmessenger/connect/broker"
+)
+
+// Stages of a secret's versions. A stage is always named: without one, some
+// implementations answer from a cache that a rotation has overtaken.
+const (
+	current  = "AWSCURRENT"
+	previous = "AWSPREVIOUS"
+)
+
+// NewClient makes a Secrets Manager client of a Lambda function's own environment: region,
+// credentials and, where it is set, the endpoint. The SDK's default chain
+// (config.LoadDefaultConfig) looks in more places, and makes a function two megabytes larger
+// and its start nearly twice as long; outside Lambda it is right, with [Tune] as an option of
+// secretsmanager.NewFromConfig. Nothing is sent here.
+func NewClient(getenv func(string) string) (*secretsmanager.Client, error) {
+	region := getenv("AWS_REGION")
+	if region == "" {
+		region = getenv("AWS_DEFAULT_REGION")
+	}
+	if region == "" {
+		return nil, errors.New("awssecrets: AWS_REGION is not set")
+	}
+	o := secretsmanager.Options{
+		Region: region,
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			c := aws.Credentials{
+				AccessKeyID: getenv("AWS_ACCESS_KEY_ID"), SecretAccessKey: getenv("AWS_SECRET_ACCESS_KEY"), SessionToken: getenv("AWS_SESSION_TOKEN"),
+				Source: "environment",
+			}
+			if !c.HasKeys() {
+				return c, errors.New("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set")
+			}
+			return c, nil
+		}),
+		// One connection for a process that asks once in five minutes. It is not kept for
+		// long: a frozen function would find it dead, and only by using it.
+		HTTPClient: &http.Client{Transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: time.Second}).DialContext, ForceAttemptHTTP2: true,
+			MaxIdleConnsPerHost: 2, IdleConnTimeout: 10 * time.Second, TLSHandshakeTimeout: time.Second, ResponseHeaderTimeout: time.Second,
+		}},
+	}
+	for _, name := range []string{"AWS_ENDPOINT_URL_SECRETS_MANAGER", "AWS_ENDPOINT_URL"} {
+		// Options made by hand read no environment: without this a test would talk to the
+		// real host.
+		if u := getenv(name); u != "" {
+			o.BaseEndpoint = aws.String(u)
+			break
+		}
+	}
+	Tune(&o)
+	return secretsmanager.New(o), nil
+}
+
+// Tune makes a client try twice at most, the second time soon: the whole question has a
+// second and a half.
+func Tune(o *secretsmanager.Options) {
+	o.Retryer = retry.NewStandard(func(r *retry.StandardOptions) {
+		r.MaxAttempts = 2
+		r.MaxBackoff = 100 * time.Millisecond
+		r.RateLimiter = ratelimit.None
+	})
+}
+
+// API is what a Store calls of [secretsmanager.Client].
+type API interface {
+	GetSecretValue(context.Context, *secretsmanager.GetSecretValueInput, ...func(*secretsmanager.Options)) (*secretsmanager.GetSecretValueOutput, error)
+}
+
+// A Store is a [broker.Store] over Secrets Manager.
+type Store struct {
+	API    API
+	Prefix string // "" means connect/oauth
+}
+
+// New returns a SecretSource over Secrets Manager. Its other fields may be set before it is
+// used.
+func New(api API, prefix string) *broker.Cache {
+	return &broker.Cache{Store: Store{api, prefix}}
+}
+
+var serviceID = regexp.MustCompile(`^[a-z][a-z0-9-]{0,19}$`)
+
+// Version reads one version of a service's client.
+func (s Store) Version(ctx context.Context, service string, before bool) (broker.Client, error) {
+	if !serviceID.MatchString(service) {
+		return broker.Client{}, broker.ErrNoClient
+	}
+	prefix := s.Prefix
+	if prefix == "" {
+		prefix = "connect/oauth"
+	}
+	stage := current
+	if before {
+		stage = previous
+	}
+	text, err := get(ctx, s.API, prefix+"/"+service, stage)
+	if err != nil {
+		return broker.Client{}, err
+	}
+	c, err := broker.ParseClient([]byte(text))
+	if err != nil {
+		return c, fmt.Errorf("awssecrets: %s, %s: %w", service, stage, err)
+	}
+	return c, nil
+}
+
+// An Error is a question that Secrets Manager did not answer. It holds the code of the
+// failure and nothing else: the SDK's own error names hosts and request ids.
+type Error struct {
+	Code string // such as AccessDeniedException; "" where there was no answer
+}
+
+func (e *Error) Error() string {
+	if e.Code == "" {
+		return "awssecrets: Secrets Manager did not answer"
+	}
+	return "awssecrets: Secrets Manager answered " + e.Code
+}
+
+// get returns a secret's text. broker.ErrNoClient says that there is none.
+func get(ctx context.Context, api API, id, stage string) (string, error) {
+	out, err := api.GetSecretValue(ctx, &secretsmanager.GetSecretValueInput{SecretId: &id, VersionStage: &stage})
+	var ae smithy.APIError
+	switch {
+	case err == nil && out.SecretString != nil:
+		return *out.SecretString, nil
+	case err == nil:
+		return "", &Error{"a secret that is not text"}
+	case !errors.As(err, &ae):
+		return "", &Error{}
+	}
+	switch code := ae.ErrorCode(); code {
+	case "ResourceNotFoundException", // no such secret, or no such stage
+		"InvalidRequestException": // marked for deletion
+		return "", broker.ErrNoClient
+	case "AccessDeniedException", "DecryptionFailure", "InternalServiceError", "InvalidParameterException", "ThrottlingException",
+		"UnrecognizedClientException", "ExpiredTokenException", "InvalidSignatureException", "IncompleteSignature", "RequestExpired":
+		return "", &Error{code}
+	}
+	return "", &Error{"an error"} // a code is a text from outside
+}
+
+// Keys is a [broker.KeySource] over one secret: state or wrapping keys. The present version's
+// keys come first, so that they seal; those of the one before still open.
+//
+// A version holds one generated text of at least 43 letters and digits, as CloudFormation's
+// GenerateSecretString makes it, from which the key and its id are derived; or several keys
+// as "<id>:<base64url of 32 bytes>", with spaces or line breaks between them, where more than
+// two must still open.
+type Keys struct {
+	API      API
+	SecretID string // a name or ARN
+	// Timeout bounds one question; zero means a second and a half.
+	Timeout time.Duration
+
+	mu   sync.Mutex
+	last []broker.Key // of the one before, which is asked for only where the present changes
+	of   string       // the id of the present key that last goes with
+}
+
+// Keys reads the keys.
+func (k *Keys) Keys(ctx context.Context) ([]broker.Key, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	timeout := k.Timeout
+	if timeout <= 0 {
+		timeout = 1500 * time.Millisecond
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	defer cancel()
+	text, err := get(ctx, k.API, k.SecretID, current)
+	if errors.Is(err, broker.ErrNoClient) {
+		return nil, errors.New("awssecrets: there is no such key")
+	} else if err != nil {
+		return nil, err
+	}
+	list, err := ParseKeys(text)
+	if err != nil {
+		return nil, err
+	}
+	if k.of != list[0].ID {
+		before, err := get(ctx, k.API, k.SecretID, previous)
+		var old []broker.Key
+		switch {
+		case errors.Is(err, broker.ErrNoClient):
+		case err != nil:
+			return nil, err
+		default:
+			if old, err = ParseKeys(before); err != nil {
+				return nil, err
+			}
+		}
+		k.last, k.of = old, list[0].ID
+	}
+	for _, o := range k.last {
+		if !has(list, o.ID) {
+			list = append(list, o)
+		}
+	}
+	return list, nil
+}
+
+func has(list []broker.Key, id string) bool {
+	for _, k := range list {
+		if k.ID == id {
+			return true
+		}
+	}
+	return false
+}
+
+var generated = regexp.MustCompile(`^[A-Za-z0-9]{43,4096}$`)
+
+// ParseKeys reads a secret's text as [Keys] describes it. The error holds none of it.
+func ParseKeys(text string) ([]broker.Key, error) {
+	words := strings.Fields(text)
+	if len(words) == 1 && generated.MatchString(words[0]) {
+		secret := sha256.Sum256([]byte("connect/v1 key\x00" + words[0]))
+		id := sha256.Sum256(append([]byte("connect/v1 kid\x00"), secret[:]...))
+		return []broker.Key{{ID: base64.RawURLEncoding.EncodeToString(id[:6]), Secret: secret}}, nil
+	}
+	var list []broker.Key
+	for _, w := range words {
+		key, err := broker.ParseKey(w)
+		if err != nil {
+			return nil, fmt.Errorf("awssecrets: %w", err)
+		}
+		if has(list, key.ID) {
+			return nil, errors.New("awssecrets: two keys have one id")
+		}
+		list = append(list, key)
+	}
+	if len(list) == 0 {
+		return nil, errors.New("awssecrets: the secret of the keys is empty")
+	}
+	return list, nil
+}
