@@ -374,14 +374,20 @@ func (r *reading) checkOAuth(m *Manifest, o *OAuth) {
 		if (v.None != "") == (v.Style != "") {
 			r.fault(q, "oauth.revoke", "it has either a style or none")
 		}
-		if v.None != "" && (v.URL != "" || v.Param != "" || v.Takes != "" || v.Reach != "") {
-			r.fault(q, "oauth.revoke", "there is no call, so it has no url, param, takes or reach")
+		if v.None != "" && (v.URL != "" || v.Param != "" || v.Takes != "" || v.Reach != "" || v.ClientAuth != "" || v.Body != "" || v.Scheme != "" || len(v.Gone) > 0) {
+			r.fault(q, "oauth.revoke", "there is no call, so nothing else is said of it")
 		}
 		if v.Style != "" && (v.URL == "" || v.Reach == "" || (v.Takes == "") != (v.Style == "deauthorize")) {
 			r.fault(q, "oauth.revoke", "url, reach and, unless the style is deauthorize, takes are needed")
 		}
 		if (v.Style == "form" || v.Style == "deauthorize") && v.Param == "" {
 			r.fault(q, "oauth.revoke", "this style needs param")
+		}
+		if v.Style == "bearer" && (v.Takes != "access" || v.Param != "" || v.ClientAuth != "") {
+			r.fault(q, "oauth.revoke", "the token itself calls, as Bearer: takes is access, and there is no param or client_auth")
+		}
+		if v.Scheme != "" && v.Style != "deauthorize" || v.ClientAuth != "" && v.Style != "form" && v.Style != "rfc7009" || v.Body != "" && v.Style == "github-token" {
+			r.fault(q, "oauth.revoke", "scheme, client_auth or body says what this style does not have")
 		}
 		if v.URL != "" {
 			r.checkAddress(m, v.URL, q+"/url", "oauth.domain", "{client_id}")

@@ -390,12 +390,12 @@ func (r *run) read(resp *http.Response, a *attempt) {
 	a.until = wait
 	pe := &ProviderError{Service: m.Name, Status: status, Message: msg, Say: say}
 	if status < 400 {
-		pe.Err = errors.New("that leads elsewhere and is not followed")
+		pe.Err = errors.New("that is no answer to the request, and it is not followed elsewhere")
 	}
 	a.err = pe
 	// A gateway that failed does not know whether the write went through, and a 303 says
 	// that what came of it stands elsewhere (RFC 9110, section 15.4.4).
-	if r.c.Op.Access == Write && (status >= 500 && status != 501 && status != 505 || status == 408 || status == 303) {
+	if r.c.Op.Access == Write && (status >= 500 && status != 501 && status != 505 || status == 408 || status == 303 || status < 200) {
 		a.err = &UnknownOutcomeError{Service: m.Name, Status: status, Message: msg}
 	}
 }

@@ -676,8 +676,8 @@ func inBubble(t *testing.T, f func(t *testing.T, p *peer)) {
 	testAuthority()
 	synctest.Test(t, func(t *testing.T) {
 		p, end := newPipePeer(nil)
+		defer end()
 		f(t, p)
-		end()
 		time.Sleep(time.Minute) // in which all that is left ends
 	})
 }

@@ -39,6 +39,7 @@ var forms = map[string]form{
 	"scope":            {"oauth.scope", `^[!#-\[\]-~]{1,128}$`, "a scope token (RFC 6749, section 3.3)", nil},
 	"separator":        {"oauth.separator", `^[ ,+;]$`, "a space, comma, plus or semicolon", nil},
 	"param":            {"oauth.param", `^[!-~]{1,64}$`, "1 to 64 printable ASCII characters without spaces", nil},
+	"code":             {"oauth.code", `^[!-~]([ -~]{0,62}[!-~])?$`, "1 to 64 printable ASCII characters, no space at an end", nil},
 	"dotpath":          {"path.dotted", `^[^.<>\s]+(\.[^.<>\s]+)*$`, "names joined by points, such as data.items", allSeen},
 	"dotpath-or-empty": {"path.dotted", `^([^.<>\s]+(\.[^.<>\s]+)*)?$`, "names joined by points, or nothing", allSeen},
 	"fieldpath":        {"path.dotted", `^([^.<>\s]+|<any>)(\.([^.<>\s]+|<any>))*$`, "names joined by points, such as user.login", allSeen},

@@ -19,6 +19,15 @@ type Registry struct {
 //go:embed registry/*.json
 var embedded embed.FS
 
+// Schema returns the JSON Schema of a manifest, for editors.
+func Schema() []byte {
+	b, err := embedded.ReadFile("registry/schema.json")
+	if err != nil {
+		panic("integrations: the schema is not built in")
+	}
+	return b
+}
+
 // Default loads the registry that is built into the program. A program whose registry
 // does not load should not start.
 func Default() (*Registry, error) {

@@ -128,8 +128,9 @@ type OAuth struct {
 	ScopesWrite []string `json:"scopes_write" req:"yes" form:"scope"`
 	// What the member is told before the flow starts, where the provider gives more than is asked.
 	Say string `json:"say" form:"words" max:"300"`
-	// How the broker authenticates at the token endpoint; never probed.
-	ClientAuth string `json:"client_auth" req:"yes" enum:"post,basic,basic_raw,none"`
+	// How the broker authenticates at the token endpoint; never probed. basic_raw does not encode
+	// id and secret first, basic_secret sends the secret as the user's name (Stripe Apps).
+	ClientAuth string `json:"client_auth" req:"yes" enum:"post,basic,basic_raw,basic_secret,none"`
 	// The encoding of a token request.
 	TokenBody string `json:"token_body" req:"yes" enum:"form,json"`
 	// Whether PKCE (RFC 7636, S256) is required, supported or {"off": "why"}.
@@ -140,6 +141,10 @@ type OAuth struct {
 	ScopeSeparatorAnswer string `json:"scope_separator_answer" form:"separator"`
 	// Fixed extra parameters of the authorize URL.
 	AuthorizeParams Pairs `json:"authorize_params"`
+	// Parameters of the protocol that the authorize URL must not hold (monday.com).
+	AuthorizeOmit []string `json:"authorize_omit" enum:"response_type,scope"`
+	// Whether the authorize URL needs a random nonce (Hubstaff).
+	AuthorizeNonce bool `json:"authorize_nonce"`
 	// Fixed extra parameters of the code exchange.
 	TokenParams Pairs `json:"token_params"`
 	// Fixed extra parameters of a refresh.
@@ -169,7 +174,7 @@ type OAuth struct {
 	// Answers that are the operator's to mend, looked at before dead.
 	Misconfigured []Misconfigured `json:"misconfigured"`
 	// The closed list of codes, at a status under 500, that mean "reconnect".
-	Dead []string `json:"dead" form:"param"`
+	Dead []string `json:"dead" form:"code"`
 	// Scopes that a scope includes.
 	ScopeImplies Lists `json:"scope_implies"`
 	// Other names under which a scope comes back.
@@ -199,7 +204,7 @@ type Refresh struct {
 // Misconfigured recognises an answer that the operator, not the member, must mend.
 type Misconfigured struct {
 	// The error code.
-	Code string `json:"code" req:"yes" form:"param"`
+	Code string `json:"code" req:"yes" form:"code"`
 	// A part of the message that must be there too.
 	MessageHas string `json:"message_has"`
 }
@@ -207,12 +212,21 @@ type Misconfigured struct {
 // Revoke says how a connection is ended at the provider.
 type Revoke struct {
 	// The shape of the call: RFC 7009, a form with the client's credentials, GitHub's
-	// DELETE with Basic, or Stripe's deauthorize with a kept value.
-	Style string `json:"style" enum:"rfc7009,form,github-token,deauthorize"`
+	// DELETE with Basic, Stripe's deauthorize with a kept value, or the token as Bearer alone.
+	Style string `json:"style" enum:"rfc7009,form,github-token,deauthorize,bearer"`
 	// Where the call goes; {client_id} is filled in.
 	URL string `json:"url" form:"https"`
 	// The parameter that carries the token or kept value, where it is not the style's own.
 	Param string `json:"param" form:"param"`
+	// How the client authenticates here, where it is not as at the token endpoint; "none" with
+	// style form sends nothing of it.
+	ClientAuth string `json:"client_auth" enum:"post,basic,basic_raw,none"`
+	// The encoding of the call; a form unless said.
+	Body string `json:"body" enum:"form,json"`
+	// What stands before the client's secret in deauthorize's header; Bearer unless said.
+	Scheme string `json:"scheme" form:"token-word"`
+	// Error codes and statuses that say that the token was gone already.
+	Gone []string `json:"gone" form:"code"`
 	// Which token the call takes.
 	Takes string `json:"takes" enum:"access,refresh"`
 	// What else ends: this token, the account's connection, or the app's whole installation.

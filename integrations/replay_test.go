@@ -11,7 +11,6 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -31,7 +30,6 @@ import (
 	"github.com/elevenmessenger/connect/integrations"
 )
 
-var updateGolden = flag.Bool("update", false, "write the golden files anew")
 
 // A provider stands in for a service: it answers with what the service answered, under a
 // certificate for the service's own name, and remembers what it was asked.
@@ -201,7 +199,7 @@ func TestReplay(t *testing.T) {
 		}
 	}
 	t.Logf("recorded %d, published %d, generated %d", count[recorded], count[published], count[generated])
-	if *updateGolden {
+	if integrations.Updating() {
 		return
 	}
 	files, err := filepath.Glob("testdata/golden/*.json")
@@ -303,7 +301,7 @@ func golden(t *testing.T, name string, got any) {
 		t.Fatal(err)
 	}
 	file := filepath.Join("testdata/golden", name)
-	if *updateGolden {
+	if integrations.Updating() {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)
 		}

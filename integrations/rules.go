@@ -62,11 +62,12 @@ var rules = []Rule{
 	{"oauth.separator", "Scopes are joined by a space, comma, plus or semicolon.", "write one of them"},
 	{"oauth.pkce", "PKCE is on unless there is a reason.", "\"required\", \"supported\" or {\"off\": \"why\"}"},
 	{"oauth.param", "A fixed parameter is printable ASCII without placeholders.", "write it out"},
+	{"oauth.code", "An error code is compared as it comes: printable ASCII, no space at an end.", "write it as the provider sends it"},
 	{"oauth.owned_param", "A parameter that the protocol owns cannot be set or taken: it would undo state, PKCE or the redirect address.", "remove it"},
 	{"oauth.names", "Only the protocol's own parameters and answer fields have other names.", "see schema.json"},
 	{"oauth.keep", "What is kept beside the pair is not secret.", "keep an id instead"},
 	{"oauth.refresh", "How refreshing behaves fits together: rotation, grace, the codes that mean dead.", "say rotates and dead, or none with a reason"},
-	{"oauth.revoke", "Ending a connection is one described call, or none with the place where the member does it.", "style, url, takes, reach and where needed param; or none"},
+	{"oauth.revoke", "Ending a connection is one described call, or none with the place where the member does it.", "style, url, takes, reach and, where the style has them, param, client_auth, body, scheme and gone; or none"},
 
 	{"viewer", "The viewer is a read that needs nothing, since it runs before anything is known.", "name such a read"},
 	{"account", "Who the account is comes from what the viewer picks.", "name fields that the viewer picks"},
