@@ -45,6 +45,7 @@ func ParseArgs(data []byte) (Args, error) {
 	dec := jsontext.NewDecoder(bytes.NewReader(data)) // strict about duplicates and UTF-8
 	v, err := dec.ReadValue()
 	if err == nil {
+		v = v.Clone() // the next read takes its buffer
 		if _, e := dec.ReadToken(); e != io.EOF {
 			return refuse("something follows the object")
 		}

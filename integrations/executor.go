@@ -123,7 +123,7 @@ func (e *Executor) Do(ctx context.Context, c *Call, cred Credential) (*Result, e
 	var last *attempt
 	for try := 1; ; try++ {
 		a := r.send(ctx)
-		a.sentBefore = last != nil && last.mayHaveRun
+		a.sentBefore = a.sentBefore || last != nil && last.mayHaveRun
 		if a.err == nil {
 			a.result.Tries = try
 			return a.result, nil
@@ -253,9 +253,14 @@ func (r *run) send(ctx context.Context) *attempt {
 
 func (r *run) roundTrip(ctx context.Context, u *url.URL, a *attempt) (*http.Response, error) {
 	// Whether anything can have reached the service: the transport itself sends again only
-	// what it knows was not sent, and then begins with a connection anew.
+	// what it knows was not sent, and then begins with a connection anew. What carries a key
+	// it sends again in any case.
+	keyed := r.c.Op.Idempotency != nil && r.c.Op.Idempotency.Header != ""
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GetConn: func(string) { a.mayHaveRun = false },
+		GetConn: func(string) {
+			a.sentBefore = a.sentBefore || keyed && a.mayHaveRun
+			a.mayHaveRun = false
+		},
 		GotConn: func(httptrace.GotConnInfo) { a.mayHaveRun = true },
 	})
 	req := (&http.Request{

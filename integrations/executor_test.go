@@ -694,7 +694,7 @@ func TestExecutorSlowAnswers(t *testing.T) {
 				select {
 				case <-time.After(time.Second):
 				case <-r.Context().Done():
-					return
+					panic(http.ErrAbortHandler) // not a clean end
 				}
 			}
 		}

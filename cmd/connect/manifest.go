@@ -27,7 +27,7 @@ func (c *cli) manifestCommand() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(c.manifestCheckCommand(), c.manifestRulesCommand())
+	cmd.AddCommand(c.manifestCheckCommand(), c.manifestRulesCommand(), c.manifestSchemaCommand())
 	return cmd
 }
 
@@ -172,6 +172,18 @@ func (c *cli) manifestRulesCommand() *cobra.Command {
 			}
 			p.rows(rows)
 			return p.err
+		},
+	}
+}
+
+func (c *cli) manifestSchemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of manifests, for editors",
+		Args:  words(0, 0, "connect manifest schema takes no words"),
+		RunE: func(*cobra.Command, []string) error {
+			_, err := c.out.Write(integrations.Schema())
+			return err
 		},
 	}
 }
