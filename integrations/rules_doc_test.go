@@ -1,0 +1,59 @@
+package integrations
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestRulesPage: docs/rules.md is made from the rules. -update writes it.
+func TestRulesPage(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`# The rules for manifests
+
+<!-- Made from integrations.Rules: go test ./integrations -run TestRulesPage -update -->
+
+The loader accepts a manifest or tells everything that is wrong with it, each fault with its
+place, the id of a rule and what would be right:
+
+    $ connect manifest check github.json
+    github.json:41:9: /ops/list_issues: "pick" is missing [pick.missing]
+      hint: add pick with fields, or {"nothing": "why"}
+
+A rule's id is stable: it never comes to mean something else. ` + "`connect manifest rules ID`" + ` prints one.
+Whatever is not known is refused, so that a manifest cannot say less than its reader thinks.
+`)
+	area := ""
+	for _, r := range rules {
+		if a, _, _ := strings.Cut(r.ID, "."); a != area {
+			area = a
+			if title := ruleAreas[a]; title != "" {
+				fmt.Fprintf(&b, "\n## %s\n", title)
+			}
+		}
+		fmt.Fprintf(&b, "\n### %s\n\n%s\n\nRight: %s.\n", r.ID, r.Why, strings.TrimSuffix(r.Mend, "."))
+	}
+	current(t, "../docs/rules.md", []byte(b.String()))
+}
+
+// ruleAreas are the headings, at the first rule of an area.
+var ruleAreas = map[string]string{
+	"json": "The file", "text": "What people read", "manifest": "The service", "header": "Headers, errors, limits", "auth": "Connecting",
+	"oauth": "OAuth", "viewer": "Who, whether, what", "ops": "Operations", "template": "Placeholders", "arg": "Args",
+	"pick": "What flows back", "confirm": "Consent", "graphql": "GraphQL", "load": "The folder",
+}
+
+func TestRulesAreWritten(t *testing.T) {
+	form := regexp.MustCompile(`^[a-z]+(\.[a-z0-9_]+)?$`)
+	seen := make(map[string]bool)
+	for _, r := range Rules() {
+		if !form.MatchString(r.ID) || seen[r.ID] {
+			t.Errorf("the id %q has not the form area.name, or stands twice", r.ID)
+		}
+		seen[r.ID] = true
+		if !strings.HasSuffix(r.Why, ".") || r.Mend == "" {
+			t.Errorf("%s: a rule has a sentence and a mend", r.ID)
+		}
+	}
+}
