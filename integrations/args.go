@@ -126,6 +126,9 @@ func (a *Arg) canonical(v any) (out value, why string) {
 	if !utf8.ValidString(text) {
 		return out, "this is not valid UTF-8"
 	}
+	if f, isFloat := v.(float64); isFloat && a.Kind() != "number" && math.Abs(f) >= 1<<53 {
+		return out, "this number may have lost digits; give it as text"
+	}
 	switch a.Kind() {
 	case "string", "path", "id", "enum":
 		// A bot may well send 12 for an id: its digits are what is meant. A fraction or
@@ -389,10 +392,13 @@ func scalarText(v any) (text string, isText, ok bool) {
 	case bool:
 		return strconv.FormatBool(v), false, true
 	case float64:
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return "", false, false
+		}
 		if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
 			return strconv.FormatInt(int64(v), 10), false, true
 		}
-		return formatNumber(v), false, !math.IsNaN(v) && !math.IsInf(v, 0)
+		return formatNumber(v), false, true
 	case int:
 		return strconv.Itoa(v), false, true
 	case int64:

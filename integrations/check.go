@@ -103,6 +103,9 @@ func headerAllowed(m *Manifest, name string) string {
 	if n == "accept" || n == "accept-language" {
 		return ""
 	}
+	if !formPatterns["id"].MatchString(m.ID) {
+		return "" // id.form has been reported
+	}
 	for _, own := range []string{m.ID, m.Name} {
 		own = strings.ToLower(strings.NewReplacer(" ", "", "-", "").Replace(own))
 		// A service called X does not own every header that begins with X-.
@@ -151,7 +154,7 @@ func (r *reading) checkAuth(m *Manifest) {
 	case "basic":
 		p := "/auth/authorization/basic"
 		if len(a.Authorization.Basic) != 2 {
-			if a.Authorization.Basic != nil { // else json.type has been reported
+			if !r.told(p) {
 				r.fault(p, "auth.basic", "basic has two texts: user and password")
 			}
 			break
@@ -176,7 +179,7 @@ func (r *reading) checkAuth(m *Manifest) {
 			r.fault(p, "auth.basic", "the token is in neither text")
 		}
 		for i, f := range a.PastedFields {
-			if !used[f.Name] {
+			if !used[f.Name] && !r.told(p) {
 				r.fault(at("/auth/pasted_fields", i), "auth.basic", fmt.Sprintf("%q is in neither text", clip(f.Name)))
 			}
 		}
@@ -191,7 +194,7 @@ func (r *reading) checkAuth(m *Manifest) {
 			r.fault("/auth/authorization", "auth.none", "a token cannot be pasted and there is no OAuth: nobody could connect")
 		}
 	}
-	if a.Authorization.Scheme != "basic" && len(a.PastedFields) > 0 {
+	if a.Authorization.Scheme != "basic" && len(a.PastedFields) > 0 && !r.told("/auth/authorization") {
 		r.fault("/auth/pasted_fields", "auth.basic", "only basic sends more than the token")
 	}
 	if a.Authorization.Scheme == "no" && (len(a.Pasted) > 0 || a.PATHelp != "" || len(a.PATSteps) > 0) {
@@ -286,7 +289,7 @@ var ownedParams = []string{
 func (r *reading) checkOAuth(m *Manifest, o *OAuth) {
 	const p = "/auth/oauth"
 	for _, s := range o.Scopes {
-		if !slices.Contains(o.ScopesWrite, s) {
+		if o.ScopesWrite != nil && !slices.Contains(o.ScopesWrite, s) {
 			r.fault(p+"/scopes_write", "oauth.scopes_write", fmt.Sprintf("it lacks %q, which scopes holds", clip(s)))
 		}
 	}
@@ -366,7 +369,7 @@ func (r *reading) checkOAuth(m *Manifest, o *OAuth) {
 	if o.Refresh != nil && o.Refresh.ReuseGraceS > 0 && !o.Refresh.Rotates {
 		r.fault(p+"/refresh/reuse_grace_s", "oauth.refresh", "a grace makes sense only where the token rotates")
 	}
-	if o.Refresh != nil && o.Refresh.Rotates && len(o.Dead) == 0 {
+	if o.Refresh != nil && o.Refresh.Rotates && len(o.Dead) == 0 && !r.told(p+"/dead") {
 		r.fault(p, "oauth.refresh", "the refresh token rotates, yet no code means that it is dead")
 	}
 	if v := o.Revoke; v != nil {
@@ -422,7 +425,7 @@ func (r *reading) checkViewer(m *Manifest) {
 		if m.Viewer == "" {
 			r.fault("/account", "account", "an account is read by the viewer, and there is none")
 		}
-		if o != nil {
+		if o != nil && !r.told("/viewer") {
 			for _, ps := range []struct {
 				key   string
 				paths Paths

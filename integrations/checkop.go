@@ -116,6 +116,12 @@ func (c *opCheck) arg(a *Arg, p string, inner bool) {
 	if !slices.Contains([]string{"string", "integer", "number", "boolean", "enum", "date", "datetime", "id", "path", "list", "map"}, kind) {
 		return // enum has been reported
 	}
+	if a.Min != nil && a.Min.Text == "" { // its fault has been reported
+		a.Min = nil
+	}
+	if a.Max != nil && a.Max.Text == "" {
+		a.Max = nil
+	}
 	only := func(set bool, key string, kinds ...string) {
 		if set && !slices.Contains(kinds, kind) {
 			c.fault(at(p, key), "arg.type", fmt.Sprintf("%q makes no sense for the type %s", key, kind))
@@ -159,7 +165,7 @@ func (c *opCheck) arg(a *Arg, p string, inner bool) {
 		key string
 		n   *Number
 	}{{"min", a.Min}, {"max", a.Max}} {
-		if lim.n == nil || lim.n.Text == "" || kind == "number" {
+		if lim.n == nil || kind == "number" {
 			continue
 		}
 		n, err := strconv.ParseInt(lim.n.Text, 10, 64)
@@ -187,7 +193,7 @@ func (c *opCheck) arg(a *Arg, p string, inner bool) {
 	if a.Default != nil && a.Optional {
 		c.fault(at(p, "optional"), "arg.optional", "an arg with a default is never left out")
 	}
-	if a.Default != nil && a.Default.kind != 0 && kind != "list" && kind != "map" {
+	if a.Default != nil && !c.told(at(p, "default")) && kind != "list" && kind != "map" {
 		_, why := a.canonical(a.Default.any())
 		switch {
 		case (a.Default.kind == '"') == slices.Contains([]string{"integer", "number", "boolean"}, kind),
@@ -257,10 +263,10 @@ var (
 
 func (c *opCheck) path() {
 	p, path := c.at("path"), c.o.Path
-	if path == "" {
-		return // required has been reported, or it is of another type
-	}
 	bad := func(why string) { c.fault(p, "op.path", why) }
+	if n, ok := c.find(p); !ok || n.kind != '"' {
+		return // required or json.type has been reported
+	}
 	if !strings.HasPrefix(path, "/") {
 		bad("a path begins with one slash")
 		return
@@ -411,7 +417,7 @@ func (c *opCheck) body() {
 func (c *opCheck) itemRef(each, ref string) bool {
 	a := c.o.Args.Get(each)
 	if a == nil {
-		return false
+		return each != "" // template.no_arg has been reported
 	}
 	name, of := strings.CutPrefix(ref, "item.")
 	if a.Of != nil && a.Of.Object != nil {
@@ -422,10 +428,17 @@ func (c *opCheck) itemRef(each, ref string) bool {
 
 // usage reports args that never reach the request, or might not though they are required.
 func (c *opCheck) usage() {
+	for _, key := range []string{"path", "query", "body_form", "body_json"} {
+		if c.told(c.at(key)) {
+			return // what would use them is not known
+		}
+	}
 	for _, a := range c.o.Args {
 		always, used := c.uses[a.Name]
 		p := c.at("args", a.Name)
 		switch {
+		case !formPatterns["arg"].MatchString(a.Name):
+			continue // arg.name has been reported
 		case !used:
 			c.faultKey(p, "arg.unused", "this arg is in no part of the request")
 			continue
@@ -481,7 +494,7 @@ func (c *opCheck) pick() {
 		return
 	}
 	if len(pk.Fields) == 0 {
-		if n, _ := c.find(at(p, "nothing")); n.name != "nothing" { // else text.plain has been reported
+		if !c.told(at(p, "fields")) && !c.told(at(p, "nothing")) {
 			c.fault(p, "pick.empty", "no field flows back")
 		}
 		return
@@ -492,20 +505,37 @@ func (c *opCheck) pick() {
 	}
 	for i, f := range pk.Fields {
 		q := at(p, "fields", i)
-		if strings.ContainsAny(f.Path, "*[]") {
-			c.fault(q, "pick.wildcard", "a field is spelt out; arrays on the way are mapped over by themselves")
+		here := q
+		if n, _ := c.find(q); n.kind == '{' {
+			here = at(q, "path")
+		}
+		if c.told(q) {
 			continue
 		}
-		any := strings.Count("."+f.Path+".", ".<any>.")
-		if any > 1 || any > 0 && f.Why == "" || any == 0 && f.Why != "" {
-			c.fault(q, "pick.any", "one segment may be <any>, and why says why")
+		if strings.ContainsAny(f.Path, "*[]") {
+			c.fault(here, "pick.wildcard", "a field is spelt out; arrays on the way are mapped over by themselves")
+			continue
+		}
+		n := 0
+		for seg := range strings.SplitSeq(f.Path, ".") {
+			if seg == projection.Any {
+				n++
+			}
+		}
+		switch {
+		case n > 1:
+			c.fault(here, "pick.any", "<any> stands more than once")
+		case n == 1 && f.Why == "":
+			c.fault(here, "pick.any", "<any> stands without a why")
+		case n == 0 && f.Why != "":
+			c.fault(at(q, "why"), "pick.any", "why belongs to a field with <any>")
 		}
 		for j, g := range pk.Fields[:i] {
 			switch {
 			case f.Path == g.Path:
-				c.fault(q, "pick.twice", fmt.Sprintf("%q stands twice", clip(f.Path)))
+				c.fault(here, "pick.twice", fmt.Sprintf("%q stands twice", clip(f.Path)))
 			case overlaps(f.Path, g.Path) || overlaps(g.Path, f.Path):
-				c.fault(q, "pick.prefix", fmt.Sprintf("this field and the field %d hold each other", j+1))
+				c.fault(here, "pick.prefix", fmt.Sprintf("this field and the field %d hold each other", j+1))
 			}
 		}
 		if f.Money != nil && f.Money.Currency != "" {
@@ -521,7 +551,7 @@ func overlaps(a, b string) bool {
 		return false
 	}
 	for i := range as {
-		if as[i] != bs[i] && as[i] != "<any>" && bs[i] != "<any>" {
+		if as[i] != bs[i] && as[i] != projection.Any && bs[i] != projection.Any {
 			return false
 		}
 	}
@@ -626,13 +656,13 @@ func (c *opCheck) consent() {
 	default:
 		return // enum or required has been reported
 	}
-	if n, _ := c.find(c.at("confirm")); n.name != "confirm" {
+	if _, ok := c.find(c.at("confirm")); !ok {
 		c.fault(c.p, "confirm.missing", "a write has the sentence that a person confirms")
 	}
 	o.confirm = c.template(o.Confirm, c.at("confirm"))
-	refs := o.confirm.refs()
+	refs, judged := o.confirm.refs(), o.Confirm != "" && !c.told(c.at("confirm"))
 	for _, a := range o.Args {
-		if a.Required() && a.Quiet == "" && !slices.Contains(refs, a.Name) && o.Confirm != "" {
+		if judged && a.Required() && a.Quiet == "" && !slices.Contains(refs, a.Name) {
 			c.fault(c.at("confirm"), "confirm.arg", fmt.Sprintf("the sentence leaves out %q", clip(a.Name)), fmt.Sprintf("write {%s} into it, or say \"quiet\": \"why\" on the arg", clip(a.Name)))
 		}
 	}
@@ -652,7 +682,7 @@ func (c *opCheck) consent() {
 	if o.Has(Irreversible) && o.Target == "" {
 		c.fault(c.p, "target.missing", "what cannot be undone names its target")
 	}
-	if o.Target != "" {
+	if o.Target != "" && !c.told(c.at("target")) {
 		if a := o.Args.Get(o.Target); a == nil || a.Optional || a.Clear || a.Kind() == "list" || a.Kind() == "map" {
 			c.fault(c.at("target"), "target", fmt.Sprintf("%q is not an arg that is always there to be typed", clip(o.Target)))
 		}
@@ -690,8 +720,8 @@ func (c *opCheck) preview() {
 		for _, ref := range t.refs() {
 			ok = ok && c.o.Args.Get(ref) != nil && (c.o.Args.Get(ref).Required() || c.o.Args.Get(ref).Default != nil || c.o.Args.Get(ref).Connection != "")
 		}
-		if !ok {
-			c.fault(p, "preview", fmt.Sprintf("the args of this operation do not cover %q, which %s needs", clip(a.Name), clip(read.Name)))
+		if q := at(p, "args", a.Name); !ok && !c.told(q) {
+			c.fault(q, "preview", fmt.Sprintf("the args of this operation do not cover %q, which %s needs", clip(a.Name), clip(read.Name)))
 		}
 	}
 	for _, ref := range pv.say.refs() {
@@ -783,7 +813,7 @@ func (c *opCheck) graphQL() {
 		return
 	}
 	p := c.at("body_json", "query")
-	if o.Fail == nil {
+	if o.Fail == nil && !c.told(c.at("fail")) {
 		c.fault(c.p, "graphql.fail", "GraphQL reports failures at status 200, so fail is needed")
 	}
 	if o.Method != "POST" {

@@ -367,8 +367,9 @@ func (x *Number) decodeNode(r *reading, n *node, pointer string) {
 // number reports a number that is not the same in every program. An exponent is not
 // needed for any other, and one like 1e-999999999 would take long to work with.
 func (r *reading) number(n *node, pointer string) bool {
-	f, err := strconv.ParseFloat(n.text, 64)
-	if err != nil || f > 1<<53 || f < -(1<<53) || len(n.text) > 32 || strings.ContainsAny(n.text, "eE") {
+	whole, _, _ := strings.Cut(n.text, ".")
+	i, err := strconv.ParseInt(whole, 10, 64)
+	if err != nil || i > 1<<53 || i < -(1<<53) || len(n.text) > 32 || strings.ContainsAny(n.text, "eE") {
 		r.fault(pointer, "number.range", "numbers in a manifest are plain decimals within 2^53")
 		return false
 	}

@@ -170,6 +170,15 @@ type run struct {
 	url    *url.URL
 	header http.Header
 	body   []byte
+	token  [][]byte // in its encodings, once they are needed
+}
+
+// leaks says whether text holds the connection's own token.
+func (r *run) leaks(text []byte) bool {
+	if r.token == nil {
+		r.token = r.cred.Secret.encodings()
+	}
+	return r.cred.Secret.leaksAs(text, r.token)
 }
 
 // An attempt is one request and what came of it.
@@ -212,13 +221,15 @@ func (r *run) prepare() error {
 		return err
 	}
 	r.header.Set(name, value)
-	key := c.IdempotencyKey
-	if key == "" {
-		key = rand.Text()
-	}
-	uuid := uuidFrom(key)
-	if o.Idempotency != nil && o.Idempotency.Header != "" {
-		r.header.Set(o.Idempotency.Header, uuid)
+	uuid := ""
+	if o.Idempotency != nil {
+		key := c.IdempotencyKey
+		if key == "" {
+			key = rand.Text()
+		}
+		if uuid = uuidFrom(key); o.Idempotency.Header != "" {
+			r.header.Set(o.Idempotency.Header, uuid)
+		}
 	}
 	switch {
 	case o.BodyJSON != nil:
@@ -264,7 +275,7 @@ func (r *run) roundTrip(ctx context.Context, u *url.URL, a *attempt) (*http.Resp
 		GotConn: func(httptrace.GotConnInfo) { a.mayHaveRun = true },
 	})
 	req := (&http.Request{
-		Method: r.c.Op.Method, URL: u, Host: u.Host, Header: r.header.Clone(),
+		Method: r.c.Op.Method, URL: u, Host: u.Host, Header: r.header,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 	}).WithContext(ctx)
 	if r.body != nil {
@@ -490,14 +501,14 @@ func (r *run) success(resp *http.Response, a *attempt) (*Result, error) {
 	if out.Size > MaxResult {
 		return lost(&TooLargeError{Size: int64(out.Size), Limit: MaxResult, Arg: r.c.smaller()})
 	}
-	if r.cred.Secret.leaks(out.JSON) {
+	if r.leaks(out.JSON) {
 		return lost(errors.New("its answer holds the connection's own token, so it is withheld"))
 	}
 	next, why := r.c.nextPage(resp.Header, out)
 	if why != "" {
 		return lost(errors.New(why))
 	}
-	if next != nil && r.cred.Secret.leaks([]byte(next.Value)) {
+	if next != nil && r.leaks([]byte(next.Value)) {
 		return lost(errors.New("its next page holds the connection's own token, so it is withheld"))
 	}
 	res.JSON, res.Size, res.Next = out.JSON, out.Size, next
@@ -586,7 +597,7 @@ func (r *run) message(v projection.Value) string {
 	if v.Kind != '"' {
 		return ""
 	}
-	if r.cred.Secret.leaks([]byte(v.Text)) {
+	if r.leaks([]byte(v.Text)) {
 		return "its message held the connection's own token, so it is withheld"
 	}
 	s := strings.Map(func(c rune) rune {

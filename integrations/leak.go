@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"net/url"
+	"slices"
 )
 
 // minLeak is the length from which a token is looked for in answers: shorter ones would
@@ -13,19 +14,43 @@ const minLeak = 8
 
 // leaks says whether text holds the token, raw or in an encoding that a service might
 // echo it in: JSON, base64 at any offset, hex or percent-encoded.
-func (s Secret) leaks(text []byte) bool {
+func (s Secret) leaks(text []byte) bool { return s.leaksAs(text, s.encodings()) }
+
+// leaksAs is leaks for whoever keeps the encodings.
+func (s Secret) leaksAs(text []byte, encodings [][]byte) bool {
 	if len(s.s) < minLeak || len(text) == 0 {
 		return false
 	}
-	for _, form := range s.encodings() {
+	for _, form := range encodings {
 		if bytes.Contains(text, form) {
 			return true
 		}
 	}
-	return false
+	// Percent-encoding leaves a choice of characters and of upper and lower case.
+	return bytes.IndexByte(text, '%') >= 0 && bytes.Contains(percentDecoded(text), []byte(s.s))
+}
+
+// percentDecoded decodes what is percent-encoded in text and keeps the rest.
+func percentDecoded(text []byte) []byte {
+	out := make([]byte, 0, len(text))
+	for i := 0; i < len(text); i++ {
+		if text[i] == '%' && i+2 < len(text) {
+			var c [1]byte
+			if _, err := hex.Decode(c[:], text[i+1:i+3]); err == nil {
+				out = append(out, c[0])
+				i += 2
+				continue
+			}
+		}
+		out = append(out, text[i])
+	}
+	return out
 }
 
 func (s Secret) encodings() [][]byte {
+	if len(s.s) < minLeak {
+		return nil
+	}
 	raw := []byte(s.s)
 	quoted := appendText(nil, s.s)
 	forms := [][]byte{raw, quoted[1 : len(quoted)-1], []byte(url.QueryEscape(s.s)), []byte(url.PathEscape(s.s))}
@@ -47,5 +72,12 @@ func (s Secret) encodings() [][]byte {
 			}
 		}
 	}
-	return forms
+	// Most are the same: a token of letters and digits looks alike in all but two.
+	different := forms[:0]
+	for _, form := range forms {
+		if !slices.ContainsFunc(different, func(f []byte) bool { return bytes.Equal(f, form) }) {
+			different = append(different, form)
+		}
+	}
+	return different
 }

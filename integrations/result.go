@@ -95,6 +95,9 @@ func (m *Manifest) rateLimit(h http.Header, now time.Time) RateLimit {
 // retryAfter reads Retry-After (RFC 9110, section 10.2.3): seconds or a date.
 func retryAfter(h http.Header, now time.Time) time.Time {
 	v := strings.TrimSpace(h.Get("Retry-After"))
+	if v == "" {
+		return time.Time{}
+	}
 	if n, err := strconv.ParseInt(v, 10, 32); err == nil && n >= 0 {
 		return now.Add(time.Duration(n) * time.Second)
 	}

@@ -55,6 +55,7 @@ var rules = []Rule{
 	{"auth.pasted", "A token is judged by the first prefix that fits; whoever is warned or refused is told why.", "put longer prefixes first, and give every verdict but good a say"},
 	{"url.https", "Addresses are https on a public name: no user, port, fragment, IP address or private name.", "such as https://example.com/oauth/token"},
 	{"url.placeholder", "An address is fixed, apart from {app} in ready.mend and {client_id} in revoke.url.", "write the address out"},
+	{"oauth.domain", "What is sent to these addresses opens an account, so they are on the domain of host or authorize_url.", "use the service's own address, or list the domain under auth.links with a reason"},
 	{"url.query", "Parameters have their own lists, which are checked.", "move the query into authorize_params, token_params or refresh_params"},
 	{"link.domain", "A member is sent to the service's own pages only.", "use a page of the service, or list the domain under auth.links with a reason"},
 	{"oauth.scope", "A scope is a token of RFC 6749, section 3.3.", "write it as the provider's page does"},

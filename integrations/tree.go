@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -28,11 +29,21 @@ type node struct {
 	nameOff int
 	text    string // the decoded string, or the number's digits
 	kids    []*node
+	byName  map[string]*node // of a large object, made when first needed: see get
 }
 
 func (n *node) get(name string) *node {
 	if n == nil || n.kind != '{' {
 		return nil
+	}
+	if len(n.kids) > 16 {
+		if n.byName == nil {
+			n.byName = make(map[string]*node, len(n.kids))
+			for _, k := range n.kids {
+				n.byName[k.name] = k
+			}
+		}
+		return n.byName[name]
 	}
 	for _, k := range n.kids {
 		if k.name == name {
@@ -125,6 +136,15 @@ func (r *reading) find(pointer string) (n *node, found bool) {
 	return n, true
 }
 
+// told says whether a fault has been reported at pointer or inside. What follows from it
+// is not reported too.
+func (r *reading) told(pointer string) bool {
+	return slices.ContainsFunc(r.faults, func(f Fault) bool {
+		rest, ok := strings.CutPrefix(f.Pointer, pointer)
+		return ok && (rest == "" || rest[0] == '/')
+	})
+}
+
 // item returns the pointer of item i of what stands at pointer, where a list may also be
 // written as its one item.
 func (r *reading) item(pointer string, i int) string {
@@ -174,8 +194,8 @@ func (r *reading) readTree() bool {
 		r.faultAt(root.off, "", "json.object", "a manifest is one JSON object, this is "+root.kindWord())
 		return false
 	}
+	off := int(dec.InputOffset())
 	if _, err := dec.ReadToken(); err != io.EOF {
-		off := int(dec.InputOffset())
 		for off < len(r.data) && strings.IndexByte(" \t\r\n", r.data[off]) >= 0 {
 			off++
 		}
@@ -257,7 +277,9 @@ func (r *reading) syntax(dec *jsontext.Decoder, pointer string, err error) (*nod
 	var se *jsontext.SyntacticError
 	if errors.As(err, &se) {
 		off = int(se.ByteOffset)
-		msg = se.Err.Error()
+		if !errors.Is(se.Err, io.ErrUnexpectedEOF) {
+			msg = se.Err.Error()
+		}
 	}
 	if len(bytes.TrimSpace(r.data)) == 0 {
 		msg = "the file is empty"
