@@ -184,7 +184,7 @@ func (a *Arg) canonical(v any) (out value, why string) {
 		text = t.Format("2006-01-02")
 	case "datetime":
 		t, err := time.Parse(time.RFC3339Nano, text)
-		if err != nil {
+		if err != nil || !stamp.MatchString(text) {
 			return out, "this is not a date and time such as 2026-12-02T15:04:05Z"
 		}
 		if t = t.UTC(); t.Year() < 1 || t.Year() > 9999 {

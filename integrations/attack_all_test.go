@@ -81,6 +81,10 @@ func TestLoadFolder(t *testing.T) {
 			"ids that read alike as tools", fstest.MapFS{"acme-desk.json": as("acme-desk"), "acme_desk.json": as("acme-desk")},
 			[]string{"acme_desk.json load.name", "acme_desk.json load.collide"}, 0,
 		},
+		{
+			"operations that read alike as tools", fstest.MapFS{"acme.json": {Data: bytes.Replace(as("acme").Data, []byte(`"item_exists"`), []byte(`"desk_whoami"`), 1)}, "acme-desk.json": as("acme-desk")},
+			[]string{"acme.json load.collide"}, 0,
+		},
 		{"one bad file refuses all", fstest.MapFS{"acme.json": as("acme"), "bad.json": bad}, []string{"bad.json manifest.version"}, 0},
 		{
 			"all bad files are told", fstest.MapFS{"a.json": notJSON, "acme.json": as("acme"), "b.json": bad, "c.json": as("acme")},

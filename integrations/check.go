@@ -354,8 +354,16 @@ func (r *reading) checkOAuth(m *Manifest, o *OAuth) {
 			r.form(s, "scope", at(q, i))
 		}
 	}
+	// By whatever name: what is kept may be a path from the top of the answer.
+	secret := []string{"access_token", "refresh_token", "id_token", "client_secret", "code", "code_verifier", "state"}
+	for _, e := range slices.Concat(o.ParamNames, o.AnswerNames) {
+		if slices.Contains(secret, e.Name) {
+			secret = append(secret, strings.ToLower(e.Value), strings.ToLower(o.TokenRoot+"."+e.Value))
+		}
+	}
 	for i, k := range append(slices.Clone(o.TokenKeep), o.CallbackKeep...) {
-		if slices.Contains([]string{"access_token", "refresh_token", "id_token", "client_secret", "code"}, k) {
+		k = strings.ToLower(k)
+		if slices.Contains(secret, k) || slices.Contains(secret, k[strings.LastIndexByte(k, '.')+1:]) {
 			key := "token_keep"
 			if i >= len(o.TokenKeep) {
 				key, i = "callback_keep", i-len(o.TokenKeep)
@@ -372,29 +380,8 @@ func (r *reading) checkOAuth(m *Manifest, o *OAuth) {
 	if o.Refresh != nil && o.Refresh.Rotates && len(o.Dead) == 0 && !r.told(p+"/dead") {
 		r.fault(p, "oauth.refresh", "the refresh token rotates, yet no code means that it is dead")
 	}
-	if v := o.Revoke; v != nil {
-		q := p + "/revoke"
-		if (v.None != "") == (v.Style != "") {
-			r.fault(q, "oauth.revoke", "it has either a style or none")
-		}
-		if v.None != "" && (v.URL != "" || v.Param != "" || v.Takes != "" || v.Reach != "" || v.ClientAuth != "" || v.Body != "" || v.Scheme != "" || len(v.Gone) > 0) {
-			r.fault(q, "oauth.revoke", "there is no call, so nothing else is said of it")
-		}
-		if v.Style != "" && (v.URL == "" || v.Reach == "" || (v.Takes == "") != (v.Style == "deauthorize")) {
-			r.fault(q, "oauth.revoke", "url, reach and, unless the style is deauthorize, takes are needed")
-		}
-		if (v.Style == "form" || v.Style == "deauthorize") && v.Param == "" {
-			r.fault(q, "oauth.revoke", "this style needs param")
-		}
-		if v.Style == "bearer" && (v.Takes != "access" || v.Param != "" || v.ClientAuth != "") {
-			r.fault(q, "oauth.revoke", "the token itself calls, as Bearer: takes is access, and there is no param or client_auth")
-		}
-		if v.Scheme != "" && v.Style != "deauthorize" || v.ClientAuth != "" && v.Style != "form" && v.Style != "rfc7009" || v.Body != "" && v.Style == "github-token" {
-			r.fault(q, "oauth.revoke", "scheme, client_auth or body says what this style does not have")
-		}
-		if v.URL != "" {
-			r.checkAddress(m, v.URL, q+"/url", "oauth.domain", "{client_id}")
-		}
+	if o.Revoke != nil {
+		r.checkRevoke(m, o.Revoke)
 	}
 	// What the token endpoint is sent, a code, a refresh token, the client's secret, opens
 	// an account: it stays with the service that the member chose.
@@ -409,8 +396,34 @@ func (r *reading) checkOAuth(m *Manifest, o *OAuth) {
 	}
 }
 
+func (r *reading) checkRevoke(m *Manifest, v *Revoke) {
+	const p = "/auth/oauth/revoke"
+	bad := func(why string) { r.fault(p, "oauth.revoke", why) }
+	switch {
+	case (v.None != "") == (v.Style != ""):
+		bad("it has either a style or none")
+	case v.None != "" && (v.URL != "" || v.Param != "" || v.Takes != "" || v.Reach != "" || v.ClientAuth != "" || v.Body != "" || v.Scheme != "" || v.Gone != nil):
+		bad("there is no call, so nothing else is said of it")
+	case v.None != "":
+	case v.URL == "" || v.Reach == "" || (v.Takes == "") != (v.Style == "deauthorize"):
+		bad("url, reach and, unless the style is deauthorize, takes are needed")
+	case (v.Style == "form" || v.Style == "deauthorize") && v.Param == "":
+		bad("this style needs param")
+	case v.Style == "bearer" && (v.Takes != "access" || v.Param != "" || v.ClientAuth != ""):
+		bad("the token itself calls, as Bearer: takes is access, and there is no param or client_auth")
+	case v.Scheme != "" && v.Style != "deauthorize" || v.ClientAuth != "" && v.Style != "form" && v.Style != "rfc7009" || v.Body != "" && v.Style == "github-token":
+		bad("scheme, client_auth or body says what this style does not have")
+	}
+	if v.URL != "" {
+		r.checkAddress(m, v.URL, p+"/url", "oauth.domain", "{client_id}")
+	}
+}
+
 // checkViewer holds what names an operation against the operations.
 func (r *reading) checkViewer(m *Manifest) {
+	if len(m.Ops) == 0 {
+		return // that has been reported
+	}
 	if m.Viewer != "" {
 		if o := r.namedRead(m, m.Viewer, "/viewer", "viewer"); o != nil && len(o.Args) > 0 {
 			for _, a := range o.Args {

@@ -152,11 +152,11 @@ func (c *opCheck) arg(a *Arg, p string, inner bool) {
 		switch kind {
 		case "enum":
 			if !slices.Contains(a.Values, w.Name) {
-				c.fault(at(p, "words", w.Name), "arg.enum", "this is not one of the values")
+				c.faultKey(at(p, "words", w.Name), "arg.enum", "this is not one of the values")
 			}
 		case "integer":
 			if v, why := a.canonical(w.Name); why != "" || v.text != w.Name {
-				c.fault(at(p, "words", w.Name), "arg.enum", "this is not a number that the arg takes")
+				c.faultKey(at(p, "words", w.Name), "arg.enum", "this is not a number that the arg takes")
 			}
 		}
 		c.text(w.Value, at(p, "words", w.Name), `form:"words" max:"80"`)
@@ -216,7 +216,7 @@ func (c *opCheck) arg(a *Arg, p string, inner bool) {
 				c.fault(at(p, k.key), "arg.list", fmt.Sprintf("%q has no meaning inside a list", k.key))
 			}
 		}
-		if kind == "list" || kind == "map" || kind == "path" {
+		if (kind == "list" || kind == "map" || kind == "path") && !c.told(p) {
 			c.fault(at(p, "type"), "arg.list", "a list holds scalars, or objects of scalars")
 		}
 		return
@@ -881,7 +881,12 @@ func (c *opCheck) graphQL() {
 	}
 	key := ""
 	if o.Idempotency != nil {
-		key, _ = strings.CutPrefix(o.Idempotency.Body, "variables.")
+		if rest, ok := strings.CutPrefix(o.Idempotency.Body, "variables."); ok && !strings.Contains(rest, ".") {
+			key = rest
+		}
+		if key != "" && op.VariableDefinitions.ForName(key) == nil {
+			c.fault(c.at("idempotency", "body"), "graphql.variables", fmt.Sprintf("the document has no variable $%s", clip(key)))
+		}
 	}
 	for _, d := range op.VariableDefinitions {
 		if d.Type.NonNull && d.DefaultValue == nil && vars.member(d.Variable) == nil && d.Variable != key {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -25,7 +26,7 @@ const (
 // whole. It is made from the manifest and the args alone.
 type Sentence struct {
 	Text  string
-	Parts []SentencePart // Text in pieces, so that each value can be set apart
+	Parts []SentencePart // Text in pieces, none empty, so that each value can be set apart
 	Rest  []Shown        // args that are set and not whole in Text, in the manifest's order
 }
 
@@ -111,10 +112,16 @@ func (c *Call) makeSentence() (Sentence, error) {
 		}
 	}
 	var b strings.Builder
+	parts := s.Parts[:0]
 	for _, p := range s.Parts {
 		b.WriteString(p.Text)
+		if n := len(parts); n > 0 && p.Arg == "" && parts[n-1].Arg == "" {
+			parts[n-1].Text += p.Text
+		} else if p.Text != "" {
+			parts = append(parts, p)
+		}
 	}
-	s.Text = b.String()
+	s.Text, s.Parts = b.String(), parts
 	if n := utf8.RuneCountInString(s.Text); n > maxSentence {
 		return s, &RefusedError{Reason: fmt.Sprintf("the sentence to confirm would have %d characters; a person reads at most %d", n, maxSentence), Hint: "give shorter values"}
 	}
@@ -233,8 +240,13 @@ func showTime(s string) string {
 	return day + " " + strings.TrimSuffix(clock, ":00") + " UTC"
 }
 
+var currencyLetters = regexp.MustCompile(`^[A-Za-z]{3}$`)
+
 // showMoney writes an amount in the smallest unit as people write it.
 func (m *Manifest) showMoney(amount, code string) string {
+	if !currencyLetters.MatchString(code) { // of other letters too, some have A to Z as upper case
+		code = ""
+	}
 	code = strings.ToUpper(code)
 	digits, known := currency.GetDigits(code)
 	d := int(digits)
@@ -366,7 +378,7 @@ func showStamp(s, form string) string {
 	switch {
 	case form == "rfc3339":
 		var perr error
-		if t, perr = time.Parse(time.RFC3339, s); perr != nil {
+		if t, perr = time.Parse(time.RFC3339, s); perr != nil || !stamp.MatchString(s) {
 			return s
 		}
 	case err != nil:
@@ -376,5 +388,11 @@ func showStamp(s, form string) string {
 	default:
 		t = time.Unix(n, 0)
 	}
-	return showTime(t.UTC().Format(time.RFC3339))
+	if t = t.UTC(); t.Year() < 1 || t.Year() > 9999 {
+		return s
+	}
+	return showTime(t.Format(time.RFC3339))
 }
+
+// stamp is RFC 3339 as every reader takes it; Go's own is more lenient.
+var stamp = regexp.MustCompile(`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`)

@@ -597,7 +597,7 @@ func (r *run) message(v projection.Value) string {
 	if v.Kind != '"' {
 		return ""
 	}
-	if r.leaks([]byte(v.Text)) {
+	if r.leaks([]byte(v.Text)) || v.Cut && r.cred.Secret.begins([]byte(v.Text)) {
 		return "its message held the connection's own token, so it is withheld"
 	}
 	s := strings.Map(func(c rune) rune {

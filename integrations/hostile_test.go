@@ -153,6 +153,7 @@ func rawRows(base string) []hostileRow {
 		{"for OAuth that is not there", []string{"ready"}, strings.Replace(noOAuth, `"for": `, `"for": `+marker, 1)},
 		{"no way to connect", []string{"auth.none"}, strings.Replace(strings.Replace(noOAuth, `"for": "oauth", `, "", 1),
 			before[strings.Index(before, `"authorization"`):], `"authorization": `+marker+`{ "pasted": "no", "why": "Acme has no keys" }`, 1)},
+		{"no operation", []string{"ops.none"}, base[:strings.Index(base, `  "ops": `)] + `  "ops": ` + marker + "{}\n}"},
 		{"no OAuth", nil, strings.Replace(noOAuth, `"for": "oauth"`, `"for": "pasted"`, 1)},
 		{"a byte-order mark", []string{"json.bom"}, marker + "\ufeff" + base},
 		{"a byte-order mark inside", []string{"text.plain"}, change(`"the site"`, marker+"\"the \ufeffsite\"")},

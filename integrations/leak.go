@@ -30,6 +30,18 @@ func (s Secret) leaksAs(text []byte, encodings [][]byte) bool {
 	return bytes.IndexByte(text, '%') >= 0 && bytes.Contains(percentDecoded(text), []byte(s.s))
 }
 
+// begins says whether text ends with the beginning of the token, as one that was cut may.
+func (s Secret) begins(text []byte) bool {
+	for _, form := range s.encodings() {
+		for n := min(len(form), len(text)); n >= minLeak; n-- {
+			if bytes.HasSuffix(text, form[:n]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // percentDecoded decodes what is percent-encoded in text and keeps the rest.
 func percentDecoded(text []byte) []byte {
 	out := make([]byte, 0, len(text))

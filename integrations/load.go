@@ -52,7 +52,7 @@ func Load(fsys fs.FS) (*Registry, error) {
 		ru, _ := ruleByID(rule)
 		faults = append(faults, Fault{File: file, Line: 1, Column: 1, Rule: rule, Message: msg, Mend: ru.Mend})
 	}
-	tools := make(map[string]string) // id with _ for - → file
+	tools := make(map[string]string) // name → file
 	for _, name := range names {
 		if name == "schema.json" {
 			continue
@@ -73,11 +73,13 @@ func Load(fsys fs.FS) (*Registry, error) {
 		if want := strings.TrimSuffix(path.Base(name), ".json"); m.ID != want {
 			whole(name, "load.name", fmt.Sprintf("the file is named %q and the service %q", clip(want), m.ID))
 		}
-		tool := strings.ReplaceAll(m.ID, "-", "_")
-		if other, taken := tools[tool]; taken {
-			whole(name, "load.collide", fmt.Sprintf("the id reads like that of %s", other))
+		for _, tool := range m.toolNames() {
+			if other, taken := tools[tool]; taken {
+				whole(name, "load.collide", fmt.Sprintf("the name %s is also one of %s", tool, clip(other)))
+				break
+			}
+			tools[tool] = name
 		}
-		tools[tool] = name
 		reg.all = append(reg.all, m)
 	}
 	if len(reg.all) == 0 && len(faults) == 0 {
@@ -88,6 +90,17 @@ func Load(fsys fs.FS) (*Registry, error) {
 	}
 	sort.Slice(reg.all, func(i, j int) bool { return reg.all[i].ID < reg.all[j].ID })
 	return &reg, nil
+}
+
+// toolNames returns the names that no other service may have: the service's in the
+// environment, and its operations' as tools.
+func (m *Manifest) toolNames() []string {
+	id := strings.ReplaceAll(m.ID, "-", "_")
+	names := []string{strings.ToUpper(id)}
+	for _, o := range m.Ops {
+		names = append(names, id+"_"+o.Name)
+	}
+	return names
 }
 
 // readBounded reads a file, but no more of it than shows that it is too large.

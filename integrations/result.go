@@ -142,14 +142,17 @@ func (c *Call) nextPage(h http.Header, out projection.Output) (n *NextPage, why 
 		if v.Kind != '"' && v.Kind != '0' {
 			return nil, "its next cursor is neither text nor number"
 		}
+		if v.Cut {
+			return nil, "its next cursor is too long"
+		}
 		val = v.Text
 	case "last":
 		if capture(caps.more).Kind != 't' || out.Items == 0 {
 			return nil, ""
 		}
 		v := capture(caps.field)
-		if v.Kind != '"' && v.Kind != '0' {
-			return nil, "its last item does not hold what the next page begins after"
+		if v.Kind != '"' && v.Kind != '0' || v.Cut || v.Met < out.Items {
+			return nil, "an item does not hold what the next page begins after"
 		}
 		val = v.Text
 	case "page":

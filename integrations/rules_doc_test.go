@@ -1,8 +1,10 @@
 package integrations
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -33,6 +35,7 @@ Whatever is not known is refused, so that a manifest cannot say less than its re
 			}
 		}
 		fmt.Fprintf(&b, "\n### %s\n\n%s\n\nRight: %s.\n", r.ID, r.Why, strings.TrimSuffix(r.Mend, "."))
+		fmt.Fprintf(&b, "\nRefused, and accepted:\n\n```text\n%s\n```\n\n```text\n%s\n```\n", r.Bad, r.Good)
 	}
 	current(t, "../docs/rules.md", []byte(b.String()))
 }
@@ -52,8 +55,33 @@ func TestRulesAreWritten(t *testing.T) {
 			t.Errorf("the id %q has not the form area.name, or stands twice", r.ID)
 		}
 		seen[r.ID] = true
-		if !strings.HasSuffix(r.Why, ".") || r.Mend == "" {
-			t.Errorf("%s: a rule has a sentence and a mend", r.ID)
+		if !strings.HasSuffix(r.Why, ".") || r.Mend == "" || r.Bad == "" || r.Good == "" {
+			t.Errorf("%s: a rule has a sentence, a mend and two examples", r.ID)
+		}
+	}
+}
+
+// TestRuleExamples: the good example of a rule stands in the base of the hostile manifests,
+// which loads; with the bad one in its place, the manifest is refused by that rule.
+func TestRuleExamples(t *testing.T) {
+	// What no piece of a manifest shows.
+	whole := []string{
+		"json.size", "json.bom", "json.utf8", "json.object", "json.trailing", "json.depth", "ops.none",
+		"arg.maybe_unsent", "pick.missing", "confirm.long", "load.name", "load.collide", "load.empty",
+	}
+	base := readFile(t, baseFile)
+	for _, r := range Rules() {
+		if slices.Contains(whole, r.ID) {
+			continue
+		}
+		if !strings.Contains(base, r.Good) {
+			t.Errorf("%s: the base does not hold %s", r.ID, r.Good)
+			continue
+		}
+		_, err := Parse([]byte(strings.Replace(base, r.Good, r.Bad, 1)))
+		var faults Faults
+		if errors.As(err, &faults); !slices.ContainsFunc(faults, func(f Fault) bool { return f.Rule == r.ID }) {
+			t.Errorf("%s: for %s it is not refused, but: %v", r.ID, r.Bad, err)
 		}
 	}
 }

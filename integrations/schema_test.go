@@ -37,14 +37,7 @@ func TestSchemaIsCurrent(t *testing.T) {
 
 // TestSchemaJudges: the schema takes the shipped manifests, and refuses what a schema can see.
 func TestSchemaJudges(t *testing.T) {
-	var s jsonschema.Schema
-	if err := json.Unmarshal(Schema(), &s); err != nil {
-		t.Fatal(err)
-	}
-	rs, err := s.Resolve(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rs := resolvedSchema(t)
 	reg, err := Default()
 	if err != nil {
 		t.Fatal(err)
@@ -90,6 +83,54 @@ func TestSchemaJudges(t *testing.T) {
 		}
 		if _, err := Parse([]byte(text)); err == nil {
 			t.Errorf("%s: the loader takes it", bad.name)
+		}
+	}
+}
+
+func resolvedSchema(t *testing.T) *jsonschema.Resolved {
+	t.Helper()
+	var s jsonschema.Schema
+	if err := json.Unmarshal(Schema(), &s); err != nil {
+		t.Fatal(err)
+	}
+	rs, err := s.Resolve(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rs
+}
+
+// TestSchemaAndLoader: an editor marks nothing that the loader takes, and marks every
+// hostile manifest whose fault a schema can see.
+func TestSchemaAndLoader(t *testing.T) {
+	rs := resolvedSchema(t)
+	tried := map[string]int{ // rules that a schema can hold
+		"json.unknown_key": 0, "json.type": 0, "enum": 0, "required": 0, "pick.missing": 0,
+		"id.form": 0, "version.semver": 0, "text.long": 0, "oauth.separator": 0,
+	}
+	rows := append(hostileRows(t), hostileRow{name: "the base", text: readFile(t, baseFile)})
+	for _, r := range rows {
+		var v any
+		if json.Unmarshal(r.plain(), &v) != nil {
+			continue
+		}
+		err := rs.Validate(v)
+		if len(r.rules) == 0 && err != nil {
+			t.Errorf("the schema refuses %q: %v", r.name, err)
+		}
+		for _, rule := range r.rules {
+			if _, ok := tried[rule]; !ok {
+				continue
+			}
+			tried[rule]++
+			if err == nil {
+				t.Errorf("the schema takes %q, refused by %s", r.name, rule)
+			}
+		}
+	}
+	for rule, n := range tried {
+		if n == 0 {
+			t.Errorf("no row of %s was tried", rule)
 		}
 	}
 }
@@ -145,7 +186,7 @@ func (g *schemaMaker) value(t reflect.Type, tag reflect.StructTag) map[string]an
 		if tag.Get("json") == "manifest" {
 			return map[string]any{"const": 1}
 		}
-		return map[string]any{"type": "integer", "minimum": 0}
+		return map[string]any{"type": "integer", "minimum": 0, "maximum": 1 << 31}
 	case reflect.Map:
 		return map[string]any{"type": "object", "additionalProperties": g.value(t.Elem(), tag)}
 	case reflect.Slice:

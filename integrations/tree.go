@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -75,6 +74,7 @@ type reading struct {
 	lines  []int // where each line begins
 	root   *node
 	faults Faults
+	faulty map[string]bool // pointers of the faults and of all that holds them
 }
 
 func (r *reading) faultAt(off int, pointer, rule, msg string, mend ...string) {
@@ -94,6 +94,12 @@ func (r *reading) faultAt(off int, pointer, rule, msg string, mend ...string) {
 		f.Mend = ru.Mend
 	}
 	r.faults = append(r.faults, f)
+	if r.faulty == nil {
+		r.faulty = make(map[string]bool)
+	}
+	for p := pointer; !r.faulty[p]; p = p[:max(0, strings.LastIndexByte(p, '/'))] {
+		r.faulty[p] = true // and where it is, what holds it
+	}
 }
 
 // fault reports a fault of the value at pointer, or of the deepest value on the way to it
@@ -139,10 +145,7 @@ func (r *reading) find(pointer string) (n *node, found bool) {
 // told says whether a fault has been reported at pointer or inside. What follows from it
 // is not reported too.
 func (r *reading) told(pointer string) bool {
-	return slices.ContainsFunc(r.faults, func(f Fault) bool {
-		rest, ok := strings.CutPrefix(f.Pointer, pointer)
-		return ok && (rest == "" || rest[0] == '/')
-	})
+	return r.faulty[pointer]
 }
 
 // item returns the pointer of item i of what stands at pointer, where a list may also be

@@ -83,6 +83,8 @@ type Value struct {
 	Kind  byte   // 'n' null, 't' true, 'f' false, '0' number, '"' string, '[' array, '{' object
 	Text  string // a number's digits, or a string's text, at most its first 4096 bytes
 	Empty bool   // the value is "", [] or {}
+	Cut   bool   // the string is longer than Text
+	Met   int    // of a Capture with Last, how many values stood at its path
 }
 
 // Limits bound one run. A zero field stands for its default. Objects that

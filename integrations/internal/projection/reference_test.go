@@ -214,7 +214,10 @@ func refCapture(v any, segs []string, last bool, found *Value) {
 	if found.Found && !last {
 		return
 	}
-	*found = Value{Found: true}
+	*found = Value{Found: true, Met: found.Met}
+	if last {
+		found.Met++
+	}
 	switch v := v.(type) {
 	case objectValue:
 		found.Kind, found.Empty = '{', len(v) == 0
@@ -223,7 +226,7 @@ func refCapture(v any, segs []string, last bool, found *Value) {
 	case string:
 		found.Kind, found.Empty, found.Text = '"', v == "", v
 		if len(v) > maxText {
-			found.Text = strings.ToValidUTF8(v[:maxText], "")
+			found.Text, found.Cut = strings.ToValidUTF8(v[:maxText], ""), true
 		}
 	case json.Number:
 		found.Kind, found.Text = '0', v.String()

@@ -630,6 +630,7 @@ func (s *scanner) scalar(pos int, f *frame, at, pick, caps uint16, flags uint8) 
 	}
 	if text {
 		v.Text = s.captured()
+		v.Cut = len(v.Text) < len(s.text)
 		s.capture(caps, v)
 	}
 	return pos
@@ -647,7 +648,12 @@ func (s *scanner) wants(caps uint16) bool {
 
 func (s *scanner) capture(caps uint16, v Value) {
 	for _, i := range s.p.caps[caps].ends {
-		if s.p.last[i] || !s.values[i].Found {
+		switch {
+		case s.p.last[i]:
+			v.Met = s.values[i].Met + 1
+			s.values[i] = v
+		case !s.values[i].Found:
+			v.Met = 0
 			s.values[i] = v
 		}
 	}
