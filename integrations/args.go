@@ -377,9 +377,9 @@ func (a *Arg) kindWords() string {
 }
 
 var (
-	idPattern  = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
-	digits     = regexp.MustCompile(`^-?[0-9]+$`)
-	jsonNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$`)
+	idPattern  = lazily(`^[A-Za-z0-9_-]+$`)
+	digits     = lazily(`^-?[0-9]+$`)
+	jsonNumber = lazily(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$`)
 )
 
 // scalarText returns the text of a scalar as it was given, and whether it was text.

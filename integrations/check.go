@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/url"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -73,8 +72,8 @@ func (r *reading) check(m *Manifest) {
 }
 
 var (
-	errorStatus  = regexp.MustCompile(`^[45][0-9][0-9]$`)
-	currencyCode = regexp.MustCompile(`^[A-Z]{3}$`)
+	errorStatus  = lazily(`^[45][0-9][0-9]$`)
+	currencyCode = lazily(`^[A-Z]{3}$`)
 )
 
 // Headers that no manifest may set: what the executor owns, what changes the method or

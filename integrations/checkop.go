@@ -3,7 +3,6 @@ package integrations
 import (
 	"fmt"
 	"math/big"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -257,8 +256,8 @@ func (c *opCheck) arg(a *Arg, p string, inner bool) {
 }
 
 var (
-	literalSegment = regexp.MustCompile(`^[A-Za-z0-9._~!$&'()*+,;=:@-]+$`)
-	wholeSegment   = regexp.MustCompile(`^\{([a-z][a-z0-9_]*)\}([A-Za-z0-9._~:-]*)$`)
+	literalSegment = lazily(`^[A-Za-z0-9._~!$&'()*+,;=:@-]+$`)
+	wholeSegment   = lazily(`^\{([a-z][a-z0-9_]*)\}([A-Za-z0-9._~:-]*)$`)
 )
 
 func (c *opCheck) path() {

@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
-	"github.com/bojanz/currency"
 
 	"github.com/elevenmessenger/connect/integrations/internal/projection"
 )
@@ -240,7 +238,7 @@ func showTime(s string) string {
 	return day + " " + strings.TrimSuffix(clock, ":00") + " UTC"
 }
 
-var currencyLetters = regexp.MustCompile(`^[A-Za-z]{3}$`)
+var currencyLetters = lazily(`^[A-Za-z]{3}$`)
 
 // showMoney writes an amount in the smallest unit as people write it.
 func (m *Manifest) showMoney(amount, code string) string {
@@ -248,8 +246,7 @@ func (m *Manifest) showMoney(amount, code string) string {
 		code = ""
 	}
 	code = strings.ToUpper(code)
-	digits, known := currency.GetDigits(code)
-	d := int(digits)
+	d, known := currencyDigits(code)
 	if m.Money != nil {
 		if own, ok := m.Money.Digits[code]; ok && known {
 			d = own
@@ -269,6 +266,19 @@ func (m *Manifest) showMoney(amount, code string) string {
 		amount = amount[:len(amount)-d] + "." + amount[len(amount)-d:]
 	}
 	return sign + amount + " " + code
+}
+
+// currencyDigits returns how many digits a currency's smallest unit has, by ISO 4217.
+func currencyDigits(code string) (digits int, known bool) {
+	if len(code) != 3 {
+		return 0, false
+	}
+	for d, codes := range currencies {
+		if strings.Contains(codes, " "+code+" ") {
+			return d, true
+		}
+	}
+	return 0, false
 }
 
 // Say fills the preview's sentence with what the preview's operation picked. It is empty
@@ -395,4 +405,4 @@ func showStamp(s, form string) string {
 }
 
 // stamp is RFC 3339 as every reader takes it; Go's own is more lenient.
-var stamp = regexp.MustCompile(`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`)
+var stamp = lazily(`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`)

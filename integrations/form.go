@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
-	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -23,7 +22,7 @@ type form struct {
 
 const dnsName = `^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)+$`
 
-var dnsNamePattern = regexp.MustCompile(dnsName)
+var dnsNamePattern = lazily(dnsName)
 
 var forms = map[string]form{
 	"id":               {"id.form", `^[a-z][a-z0-9-]{0,19}$`, "a lower-case letter, then at most 19 letters, digits or hyphens", nil},
@@ -46,11 +45,11 @@ var forms = map[string]form{
 	"date":             {"status.date", `^20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$`, "a day, such as 2026-12-02", checkDate},
 }
 
-var formPatterns = func() map[string]*regexp.Regexp {
-	m := make(map[string]*regexp.Regexp)
+var formPatterns = func() map[string]lazyRegexp {
+	m := make(map[string]lazyRegexp)
 	for name, f := range forms {
 		if f.pattern != "" {
-			m[name] = regexp.MustCompile(f.pattern)
+			m[name] = lazily(f.pattern)
 		}
 	}
 	return m
@@ -76,11 +75,11 @@ func misfit(s, name string) (rule, msg string) {
 var (
 	// What the messengers and browsers that show a line may take for a link, an HTML
 	// entity, emphasis, a heading or a list.
-	markup = regexp.MustCompile(`\]\(|://|__|~~|\|\||&#|&[A-Za-z][A-Za-z0-9]*;|(?:^|[^\pL\pN])_[^_\s](?:[^_]*[^_\s])?_(?:$|[^\pL\pN])|^(?:#+|[-+]) `)
+	markup = lazily(`\]\(|://|__|~~|\|\||&#|&[A-Za-z][A-Za-z0-9]*;|(?:^|[^\pL\pN])_[^_\s](?:[^_]*[^_\s])?_(?:$|[^\pL\pN])|^(?:#+|[-+]) `)
 	// A word that mixes scripts whose letters look alike, such as Latin i and Cyrillic і.
-	mixedScripts = regexp.MustCompile(`\p{Latin}\p{M}*[\p{Cyrillic}\p{Greek}]|[\p{Cyrillic}\p{Greek}]\p{M}*\p{Latin}`)
+	mixedScripts = lazily(`\p{Latin}\p{M}*[\p{Cyrillic}\p{Greek}]|[\p{Cyrillic}\p{Greek}]\p{M}*\p{Latin}`)
 
-	placeholders = regexp.MustCompile(`\{[A-Za-z_][A-Za-z0-9_.-]*\}`)
+	placeholders = lazily(`\{[A-Za-z_][A-Za-z0-9_.-]*\}`)
 )
 
 // plainText refuses what could change how a person reads a line: markup, and
@@ -131,7 +130,7 @@ func checkDate(s string) string {
 
 // A name whose last label is a number is an IPv4 address to a browser and to some
 // resolvers, in any of its spellings (WHATWG URL, "ends in a number").
-var ipLike = regexp.MustCompile(`(?:^|\.)(?:[0-9]+|0x[0-9a-f]*)$`)
+var ipLike = lazily(`(?:^|\.)(?:[0-9]+|0x[0-9a-f]*)$`)
 
 func checkHost(s string) string {
 	if len(s) > 253 {
@@ -163,7 +162,7 @@ func privateName(s string) bool {
 	return !strings.Contains(s, ".")
 }
 
-var placeholderInURL = regexp.MustCompile(`\{[a-z_]+\}`)
+var placeholderInURL = lazily(`\{[a-z_]+\}`)
 
 func checkHTTPS(s string) string {
 	if strings.ContainsAny(s, "\\\"<>^`") || strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c > '~' }) {

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // FuzzParse: whatever the text, Parse does not panic; what it accepts is JSON of one host
@@ -33,7 +35,11 @@ func FuzzParse(f *testing.F) {
 		f.Add(data)
 		seeds++
 	}
-	if len(files) < 2 || seeds < 100 {
+	for _, r := range hostileRows(f) {
+		f.Add(r.plain())
+		seeds++
+	}
+	if len(files) < 2 || seeds < 1000 {
 		f.Fatalf("%d seeds, %d of them from the registry: the fuzzer would begin from nothing", seeds, len(files))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -48,6 +54,7 @@ func FuzzParse(f *testing.F) {
 				t.Fatalf("refused with %T, manifest %v", err, m)
 			}
 			checkFaultsOf(t, faults, data)
+			checkClipped(t, faults, data)
 			return
 		}
 		if !bytes.Equal(m.Raw(), data) || !json.Valid(data) {
@@ -66,11 +73,31 @@ func FuzzParse(f *testing.F) {
 			if o.Access == Write && o.Confirm == "" || o.Access != Write && o.Access != Read {
 				t.Errorf("accepted %s without confirm", o.Name)
 			}
+			if (o.projection == nil) != (o.Pick.Nothing != "") || len(o.path) != strings.Count(strings.TrimSuffix(o.Path, "/"), "/") {
+				t.Errorf("accepted %s, but it is not compiled", o.Name)
+			}
 		}
 		if _, err := Parse(m.Raw()); err != nil {
 			t.Errorf("refused at the second time: %v", err)
 		}
 	})
+}
+
+// checkClipped holds that no fault repeats a long text of the manifest: it could be a
+// pasted secret, or meant to fill a screen.
+func checkClipped(t *testing.T, faults Faults, data []byte) {
+	t.Helper()
+	said := faults.Error()
+	dec := jsontext.NewDecoder(bytes.NewReader(data), jsontext.AllowDuplicateNames(true))
+	for {
+		tok, err := dec.ReadToken()
+		if err != nil {
+			return
+		}
+		if r := []rune(tok.String()); tok.Kind() == '"' && len(r) > 41 && strings.Contains(said, visible(string(r[:42]))) {
+			t.Errorf("a fault repeats the text %q:\n%s", string(r), said)
+		}
+	}
 }
 
 // FuzzTemplate: parseTemplate does not panic, and what it accepts reads the same when its

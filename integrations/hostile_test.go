@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"unicode"
@@ -231,6 +232,38 @@ func TestHostile(t *testing.T) {
 	if n < 150 {
 		t.Errorf("%d hostile manifests, want at least 150", n)
 	}
+}
+
+// TestBaseUsesAll: the base, with what rows change in it that is accepted, uses every key of
+// the language, so that a row can be written for each.
+func TestBaseUsesAll(t *testing.T) {
+	texts := readFile(t, baseFile)
+	for _, r := range hostileRows(t) {
+		if len(r.rules) == 0 {
+			texts += r.text
+		}
+	}
+	seen := make(map[reflect.Type]bool)
+	var visit func(reflect.Type)
+	visit = func(typ reflect.Type) {
+		for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
+			typ = typ.Elem()
+		}
+		if typ.Kind() != reflect.Struct || seen[typ] {
+			return
+		}
+		seen[typ] = true
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			if key := f.Tag.Get("json"); key != "" && key != "-" && !strings.Contains(texts, `"`+key+`":`) {
+				t.Errorf("no accepted manifest here has %s.%s (%q)", typ.Name(), f.Name, key)
+			}
+			if f.IsExported() {
+				visit(f.Type)
+			}
+		}
+	}
+	visit(reflect.TypeFor[Manifest]())
 }
 
 // checkFault holds a fault to what every one has: a place, a known rule, words that a

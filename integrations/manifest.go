@@ -86,12 +86,12 @@ type Auth struct {
 // Authorization is the scheme of a pasted token. Exactly one of its forms is set. An
 // OAuth token is always sent as Bearer, whatever this says.
 type Authorization struct {
-	Scheme string   `json:"-"`                        // "bearer", "none", "prefix", "header", "basic", "no"
-	Prefix string   `json:"prefix" form:"token-word"` // "Bot" in "Authorization: Bot <token>"
-	Header string   `json:"header" form:"header"`     // the header that carries the bare token
-	Basic  []string `json:"basic"`                    // user and password templates: "{email}", "{token}"
-	Pasted string   `json:"pasted" enum:"no"`         // "no": a token cannot be pasted
-	Why    string   `json:"why" form:"words" max:"200"`
+	Scheme string   `json:"-"`                          // "bearer", "none", "prefix", "header", "basic", "no"
+	Prefix string   `json:"prefix" form:"token-word"`   // "Bot" in "Authorization: Bot <token>"
+	Header string   `json:"header" form:"header"`       // the header that carries the bare token
+	Basic  []string `json:"basic"`                      // user and password templates: "{email}", "{token}"
+	Pasted string   `json:"pasted" enum:"no"`           // "no": a token cannot be pasted
+	Why    string   `json:"why" form:"words" max:"200"` // why it cannot be pasted
 }
 
 // PastedRule judges a token that begins with Prefix.
@@ -188,7 +188,7 @@ type OAuth struct {
 // PKCE says how the provider takes RFC 7636: "required", "supported", or off with a reason.
 type PKCE struct {
 	Mode string `json:"-"`
-	Off  string `json:"off" form:"words" max:"200"`
+	Off  string `json:"off" form:"words" max:"200"` // why PKCE is off
 }
 
 // Refresh says how the provider's refresh tokens behave.
@@ -408,8 +408,8 @@ type Arg struct {
 
 // Of says what a list holds.
 type Of struct {
-	Arg    *Arg    `json:"-"` // a scalar
-	Object ArgList `json:"object"`
+	Arg    *Arg    `json:"-"`      // a scalar
+	Object ArgList `json:"object"` // the fields of an object, by name
 }
 
 // MoneyOf says where the currency of an amount stands.
@@ -501,7 +501,9 @@ type Idempotency struct {
 
 // Labels says how far a result is to be trusted and spread.
 type Labels struct {
-	Integrity       string `json:"integrity" enum:"trusted,untrusted"`
+	// Whether others than the account's own people can write what comes back.
+	Integrity string `json:"integrity" enum:"trusted,untrusted"`
+	// Whether what comes back may be shown to anybody.
 	Confidentiality string `json:"confidentiality" enum:"public,private"`
 }
 

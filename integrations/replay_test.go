@@ -30,7 +30,6 @@ import (
 	"github.com/elevenmessenger/connect/integrations"
 )
 
-
 // A provider stands in for a service: it answers with what the service answered, under a
 // certificate for the service's own name, and remembers what it was asked.
 type provider struct {

@@ -415,7 +415,7 @@ var rules = []Rule{
 	},
 	{
 		"op.path",
-		`The path is fixed but for whole segments, so that no value can lead elsewhere. It begins with one slash; it has no empty segment, no . or .., no ? # \\ or %, nothing that is not ASCII. A placeholder is a whole segment, perhaps with a literal end, and its arg is always there.`,
+		`The path is fixed but for whole segments, so that no value can lead elsewhere. It begins with one slash; it has no empty segment, no . or .., no ? # \ or %, nothing that is not ASCII. A placeholder is a whole segment, perhaps with a literal end, and its arg is always there.`,
 		"begin with one slash, and write a placeholder as a whole segment, such as /items/{id} or /items/{id}.json",
 		`"path": "/v1/../admin"`,
 		`"path": "/v1/me"`,

@@ -25,6 +25,9 @@ place, the id of a rule and what would be right:
 
 A rule's id is stable: it never comes to mean something else. ` + "`connect manifest rules ID`" + ` prints one.
 Whatever is not known is refused, so that a manifest cannot say less than its reader thinks.
+
+Each rule has an example: what is refused after a minus, what is accepted in its place after a plus.
+Nearly all of them are pieces of integrations/testdata/hostile/base.json, and a test tries each.
 `)
 	area := ""
 	for _, r := range rules {
@@ -34,8 +37,9 @@ Whatever is not known is refused, so that a manifest cannot say less than its re
 				fmt.Fprintf(&b, "\n## %s\n", title)
 			}
 		}
-		fmt.Fprintf(&b, "\n### %s\n\n%s\n\nRight: %s.\n", r.ID, r.Why, strings.TrimSuffix(r.Mend, "."))
-		fmt.Fprintf(&b, "\nRefused, and accepted:\n\n```text\n%s\n```\n\n```text\n%s\n```\n", r.Bad, r.Good)
+		text := strings.NewReplacer("\\", "\\\\", "<", "\\<", "*", "\\*") // <any> would be taken for HTML
+		fmt.Fprintf(&b, "\n### %s\n\n%s\n\nRight: %s.\n", r.ID, text.Replace(r.Why), text.Replace(strings.TrimSuffix(r.Mend, ".")))
+		fmt.Fprintf(&b, "\n```diff\n- %s\n+ %s\n```\n", strings.ReplaceAll(r.Bad, "\n", "\n- "), strings.ReplaceAll(r.Good, "\n", "\n+ "))
 	}
 	current(t, "../docs/rules.md", []byte(b.String()))
 }

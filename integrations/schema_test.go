@@ -2,6 +2,7 @@ package integrations
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"go/ast"
 	"go/parser"
@@ -25,6 +26,9 @@ func TestSchemaIsCurrent(t *testing.T) {
 	root["$schema"] = "http://json-schema.org/draft-07/schema#"
 	root["title"] = "A Connect manifest, version 1"
 	root["definitions"] = g.defs
+	if g.bare != nil {
+		t.Errorf("fields of the language without a comment: %v", g.bare)
+	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -138,6 +142,7 @@ func TestSchemaAndLoader(t *testing.T) {
 type schemaMaker struct {
 	docs map[string]string // "Type.Field" → comment
 	defs map[string]any
+	bare []string // fields without a comment
 }
 
 // object describes a struct by its tags, as decode reads it.
@@ -151,7 +156,10 @@ func (g *schemaMaker) object(t reflect.Type) map[string]any {
 			continue
 		}
 		s := g.value(f.Type, f.Tag)
-		if doc := g.docs[t.Name()+"."+f.Name]; doc != "" {
+		doc := g.docs[t.Name()+"."+f.Name]
+		if doc == "" {
+			g.bare = append(g.bare, t.Name()+"."+f.Name)
+		} else {
 			if _, isRef := s["$ref"]; isRef { // draft-07 passes over what stands beside $ref
 				s = map[string]any{"allOf": []any{s}}
 			}
@@ -282,7 +290,7 @@ func init() { // a test's table that would otherwise refer to itself
 	}
 }
 
-// fieldDocs reads the comments above the fields of manifest.go.
+// fieldDocs reads the comments above the fields of manifest.go, or behind them.
 func fieldDocs(t *testing.T) map[string]string {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), "manifest.go", nil, parser.ParseComments)
@@ -301,9 +309,8 @@ func fieldDocs(t *testing.T) map[string]string {
 		}
 		for _, field := range st.Fields.List {
 			for _, name := range field.Names {
-				if doc := field.Doc.Text(); doc != "" {
-					docs[ts.Name.Name+"."+name.Name] = strings.Join(strings.Fields(doc), " ")
-				}
+				doc := cmp.Or(field.Doc.Text(), field.Comment.Text())
+				docs[ts.Name.Name+"."+name.Name] = strings.Join(strings.Fields(doc), " ")
 			}
 		}
 		return true

@@ -1,7 +1,6 @@
 package integrations
 
 import (
-	"regexp"
 	"strings"
 )
 
@@ -196,7 +195,7 @@ func (t *Template) decodeNode(r *reading, n *node, pointer string) {
 // changesMethod matches names from which some servers take another method than the
 // request's: Rails, Laravel and Symfony (PHP reads .method as _method), Salesforce,
 // method-override.
-var changesMethod = regexp.MustCompile(`(?i)^(?:[._ ]method|[._$ ]?(?:x[-._]?)?http[-._]?method(?:[-._]?override)?|(?:x[-._]?)?method[-._]?override)$`)
+var changesMethod = lazily(`(?i)^(?:[._ ]method|[._$ ]?(?:x[-._]?)?http[-._]?method(?:[-._]?override)?|(?:x[-._]?)?method[-._]?override)$`)
 
 // walk calls f for every text of t with its place. optional says that it stands inside an
 // item of a list arg, and so may not be sent at all.
