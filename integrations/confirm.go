@@ -9,7 +9,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-
 	"github.com/elevenmessenger/connect/integrations/internal/projection"
 )
 

@@ -131,6 +131,9 @@ type OAuth struct {
 	// How the broker authenticates at the token endpoint; never probed. basic_raw does not encode
 	// id and secret first, basic_secret sends the secret as the user's name (Stripe Apps).
 	ClientAuth string `json:"client_auth" req:"yes" enum:"post,basic,basic_raw,basic_secret,none"`
+	// Whether a provider that refuses the client has used the code or token up all the same, so
+	// that no other secret is tried with it.
+	ClientOnce bool `json:"client_once"`
 	// The encoding of a token request.
 	TokenBody string `json:"token_body" req:"yes" enum:"form,json"`
 	// Whether PKCE (RFC 7636, S256) is required, supported or {"off": "why"}.

@@ -147,12 +147,77 @@ type pipeListener struct {
 func (l *pipeListener) dial(ctx context.Context) (net.Conn, error) {
 	client, server := net.Pipe()
 	select {
-	case l.conns <- server:
-		return client, nil
+	case l.conns <- newQueuedConn(server):
+		return newQueuedConn(client), nil
 	case <-l.done:
 		return nil, net.ErrClosed
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+}
+
+// A queuedConn is an end of a pipe whose writes do not wait for a reader, as those of a
+// socket do not. Otherwise two ends that are closed at once wait for each other's last
+// words, and the transport does so with a lock held, which stops the bubble's clock.
+type queuedConn struct {
+	net.Conn
+	queue chan []byte
+	once  sync.Once
+	done  chan struct{}
+}
+
+func newQueuedConn(c net.Conn) *queuedConn {
+	q := &queuedConn{Conn: c, queue: make(chan []byte, 1024), done: make(chan struct{})}
+	go func() {
+		defer c.Close()
+		for {
+			select {
+			case b := <-q.queue:
+				c.Write(b)
+			case <-q.done:
+				for len(q.queue) > 0 {
+					c.Write(<-q.queue)
+				}
+				return
+			}
+		}
+	}()
+	return q
+}
+
+func (q *queuedConn) Write(b []byte) (int, error) {
+	select {
+	case <-q.done:
+		return 0, net.ErrClosed
+	default:
+	}
+	select {
+	case q.queue <- bytes.Clone(b):
+		return len(b), nil
+	case <-q.done:
+		return 0, net.ErrClosed
+	}
+}
+
+func (q *queuedConn) Close() error {
+	q.once.Do(func() {
+		close(q.done)
+		q.Conn.SetReadDeadline(time.Unix(1, 0))
+		q.Conn.SetWriteDeadline(time.Now().Add(time.Second)) // for what is in the queue
+	})
+	return nil
+}
+
+// SetDeadline is for reads alone: writes do not wait.
+func (q *queuedConn) SetDeadline(t time.Time) error      { return q.SetReadDeadline(t) }
+func (q *queuedConn) SetWriteDeadline(t time.Time) error { return nil }
+
+func (q *queuedConn) SetReadDeadline(t time.Time) error {
+	select {
+	case <-q.done:
+		return nil
+	default:
+		return q.Conn.SetReadDeadline(t)
 	}
 }
 

@@ -136,3 +136,37 @@ func TestLoadUnreadable(t *testing.T) {
 		t.Errorf("a file that cannot be read: registry %v, error %v", reg, err)
 	}
 }
+
+func attackBase(t testing.TB) string {
+	data, err := os.ReadFile("testdata/hostile/base.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// checkFaultsOf holds what is true of any faults of a manifest.
+func checkFaultsOf(t testing.TB, faults Faults, data []byte) {
+	t.Helper()
+	if len(faults) == 0 {
+		t.Error("refused without a fault")
+	}
+	lines := bytes.Split(data, []byte("\n"))
+	for i, f := range faults {
+		if _, ok := ruleByID(f.Rule); !ok {
+			t.Errorf("a fault has the rule %q, which there is not", f.Rule)
+		}
+		if f.Line < 1 || f.Column < 1 || f.Line > len(lines) || f.Column > len(lines[f.Line-1])+1 {
+			t.Errorf("a fault stands at %d:%d, outside the text", f.Line, f.Column)
+		}
+		if f.Message == "" || f.Mend == "" {
+			t.Errorf("a fault of %s says not what is wrong or not what would be right", f.Rule)
+		}
+		if strings.ContainsAny(f.String(), "\r\n\x1b\u202e\u200b") {
+			t.Errorf("a fault is more than one plain line: %q", f.String())
+		}
+		if i > 0 && (f.Line < faults[i-1].Line || f.Line == faults[i-1].Line && f.Column < faults[i-1].Column) {
+			t.Errorf("faults are not in the order of the text: %v", faults)
+		}
+	}
+}
