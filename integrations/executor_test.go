@@ -676,9 +676,11 @@ func inBubble(t *testing.T, f func(t *testing.T, p *peer)) {
 	testAuthority()
 	synctest.Test(t, func(t *testing.T) {
 		p, end := newPipePeer(nil)
-		defer end()
+		defer func() {
+			end()
+			time.Sleep(time.Minute) // in which all that is left ends
+		}()
 		f(t, p)
-		time.Sleep(time.Minute) // in which all that is left ends
 	})
 }
 
