@@ -173,7 +173,10 @@ func newQueuedConn(c net.Conn) *queuedConn {
 		for {
 			select {
 			case b := <-q.queue:
-				c.Write(b)
+				if _, err := c.Write(b); err != nil {
+					q.once.Do(func() { close(q.done) }) // nobody reads: the next write fails
+					return
+				}
 			case <-q.done:
 				for len(q.queue) > 0 {
 					c.Write(<-q.queue)
