@@ -17,6 +17,8 @@ type Call struct {
 
 	values   map[string]value
 	sentence Sentence
+	manifest *Manifest // as it was bound: the exported fields are for reading
+	op       *Op
 }
 
 // Bind checks args against the operation and brings each into its one form. connection
@@ -30,18 +32,18 @@ func (m *Manifest) Bind(op string, args Args, connection map[string]string) (*Ca
 		for _, o := range m.Ops {
 			names = append(names, o.Name)
 		}
-		if near := nearest(op, names); near != "" {
+		if near := nearest(clip(op), names); near != "" {
 			e.Hint = "did you mean " + near + "?"
 		} else {
 			e.Hint = "it has: " + strings.Join(names, ", ")
 		}
 		return nil, e
 	}
-	c := &Call{Manifest: m, Op: o, values: make(map[string]value)}
+	c := &Call{Manifest: m, Op: o, manifest: m, op: o, values: make(map[string]value)}
 	for _, name := range sortedKeys(args) {
 		if o.Args.Get(name) == nil {
-			e := &RefusedError{Arg: clip(visible(name)), Reason: o.Name + " has no such arg"}
-			if near := nearest(name, o.Args.names()); near != "" {
+			e := &RefusedError{Arg: unknownName(name), Reason: o.Name + " has no such arg"}
+			if near := nearest(clip(name), o.Args.names()); near != "" {
 				e.Hint = "did you mean " + near + "?"
 			} else if len(o.Args) > 0 {
 				e.Hint = "its args are: " + strings.Join(o.Args.names(), ", ")
@@ -97,6 +99,15 @@ func (m *Manifest) Bind(op string, args Args, connection map[string]string) (*Ca
 		return nil, err
 	}
 	return c, nil
+}
+
+// unknownName repeats a name that is not known only where it looks like one: what stands
+// there may be a token that was pasted in the wrong place.
+func unknownName(name string) string {
+	if len(name) > 0 && len(name) <= 20 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz_") == "" {
+		return name
+	}
+	return ""
 }
 
 func (s *Scalar) any() any {

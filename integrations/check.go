@@ -86,6 +86,9 @@ var ownedHeaders = []string{
 
 var ownedHeaderPrefixes = []string{"x-http-method", "x-forwarded", "x-original", "x-rewrite", "content-", "proxy-", "sec-", "accept-encoding", "if-"}
 
+// tokenHeaders are the common headers that carry a key at services of any name.
+var tokenHeaders = []string{"x-api-key", "api-key", "apikey", "x-auth-token", "x-access-token", "private-token", "dd-api-key"}
+
 // headerAllowed says why a header may not be sent, "" when it may.
 func headerAllowed(m *Manifest, name string) string {
 	n := strings.ToLower(name)
@@ -184,8 +187,8 @@ func (r *reading) checkAuth(m *Manifest) {
 		}
 	case "header":
 		if h := strings.ToLower(a.Authorization.Header); formPatterns["header"].MatchString(h) {
-			if why := headerAllowed(m, h); why != "" || h == "accept" || h == "accept-language" || m.Headers.fold(h) {
-				r.fault("/auth/authorization/header", "header.name", "the token's header is not one of the service's own that nothing else sets")
+			if why := headerAllowed(m, h); why != "" && !slices.Contains(tokenHeaders, h) || h == "accept" || h == "accept-language" || m.Headers.fold(h) {
+				r.fault("/auth/authorization/header", "header.name", "the token's header is neither one of the service's own that nothing else sets nor a common one", "such as X-Api-Key, or the service's own")
 			}
 		}
 	case "no":

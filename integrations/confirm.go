@@ -79,6 +79,10 @@ func cut(s string, n int) string {
 	return s[:i] + "…"
 }
 
+// inside keeps a value from closing the quotation marks that it stands in, and from opening
+// others further on.
+var inside = strings.NewReplacer("“", "\"", "”", "\"", "„", "\"", "«", "\"", "»", "\"")
+
 // Sentence returns what a person is asked to confirm. It is empty for a read.
 func (c *Call) Sentence() Sentence { return c.sentence }
 
@@ -95,7 +99,7 @@ func (c *Call) makeSentence() (Sentence, error) {
 				return "", false
 			}
 			full := c.show(c.Op.Args.Get(ref), v)
-			text := cut(full, maxShownValue)
+			text := inside.Replace(cut(full, maxShownValue))
 			whole[ref] = text == full
 			return text, true
 		})

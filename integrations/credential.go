@@ -23,6 +23,15 @@ type Credential struct {
 	Connection map[string]string
 }
 
+// Format keeps every verb from printing what was pasted; the rest is not told either.
+func (c Credential) Format(f fmt.State, _ rune) { fmt.Fprint(f, "credential "+redacted) }
+
+// MarshalJSON keeps encoders from writing it.
+func (c Credential) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
+
+// LogValue keeps log/slog from writing it.
+func (c Credential) LogValue() slog.Value { return slog.StringValue(redacted) }
+
 // A Secret is a token in memory. However it is printed, logged or marshalled, it reads
 // "[secret]". The zero value is no secret.
 type Secret struct{ s string }

@@ -107,6 +107,9 @@ func (e *Executor) client() *http.Transport {
 
 // Do runs a bound call. Its error is of one of the classes at [Code], whatever happens.
 func (e *Executor) Do(ctx context.Context, c *Call, cred Credential) (*Result, error) {
+	if c == nil || c.manifest == nil || c.Manifest != c.manifest || c.Op != c.op {
+		return nil, &RefusedError{Reason: "the call was not made by Bind, or was changed after it"}
+	}
 	if err := c.checkScopes(cred.Scopes); err != nil {
 		return nil, err
 	}
@@ -297,7 +300,7 @@ func (r *run) redirect(resp *http.Response, from *url.URL) *url.URL {
 		return nil
 	}
 	to, err := from.Parse(resp.Header.Get("Location"))
-	if err != nil || resp.Header.Get("Location") == "" || to.Scheme != "https" || to.Host != from.Host || to.User != nil {
+	if err != nil || resp.Header.Get("Location") == "" || strings.Contains(resp.Header.Get("Location"), "\\") || to.Scheme != "https" || to.Host != from.Host || to.User != nil {
 		return nil
 	}
 	to.Fragment = ""

@@ -26,6 +26,14 @@ func (s Secret) leaksAs(text []byte, encodings [][]byte) bool {
 			return true
 		}
 	}
+	// Whatever stands between its letters and however they are cased: separators, escapes
+	// such as \/ and line breaks in base64 go the same way.
+	plain := letters(text)
+	for _, form := range encodings {
+		if l := letters(form); len(l) >= minLeak && bytes.Contains(plain, l) {
+			return true
+		}
+	}
 	// Percent-encoding leaves a choice of characters and of upper and lower case.
 	return bytes.IndexByte(text, '%') >= 0 && bytes.Contains(percentDecoded(text), []byte(s.s))
 }
@@ -40,6 +48,20 @@ func (s Secret) begins(text []byte) bool {
 		}
 	}
 	return false
+}
+
+// letters keeps the letters and digits of text, in lower case.
+func letters(text []byte) []byte {
+	out := make([]byte, 0, len(text))
+	for _, c := range text {
+		switch {
+		case 'a' <= c && c <= 'z' || '0' <= c && c <= '9':
+			out = append(out, c)
+		case 'A' <= c && c <= 'Z':
+			out = append(out, c+'a'-'A')
+		}
+	}
+	return out
 }
 
 // percentDecoded decodes what is percent-encoded in text and keeps the rest.

@@ -393,7 +393,7 @@ func TestArgsWords(t *testing.T) {
 		{"opp", nil, "", "no operation", "did you mean op?"},
 		{"delete_all", nil, "", "no operation", "it has: op"},
 		{"op", Args{"ownr": "x"}, "ownr", "no such arg", "did you mean owner?"},
-		{"op", Args{"owner": "x", "a": "1", "zzz\x1b[2J": "x"}, "zzz�[2J", "no such arg", "its args are: owner, a, b"},
+		{"op", Args{"owner": "x", "a": "1", "zzz\x1b[2J": "x"}, "", "no such arg", "its args are: owner, a, b"},
 		{"op", Args{"a": "x"}, "owner", "needed", "who owns it"},
 		{"op", Args{"owner": "x"}, "a", "exactly one of a, b is given, not 0", ""},
 		{"op", Args{"owner": "x", "a": "1", "b": "2"}, "a", "exactly one of a, b is given, not 2", ""},

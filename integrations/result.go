@@ -2,6 +2,7 @@ package integrations
 
 import (
 	"encoding/json"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -43,7 +44,7 @@ type RateLimit struct {
 	Reset     time.Time // when the count starts anew; zero where it does not say
 }
 
-func (m *Manifest) rateLimit(h http.Header, now time.Time) RateLimit {
+func (m *Manifest) rateLimit(h http.Header, now time.Time) (l RateLimit) {
 	first := func(names ...string) string {
 		for _, n := range names {
 			if v := h.Get(n); n != "" && v != "" {
@@ -52,7 +53,7 @@ func (m *Manifest) rateLimit(h http.Header, now time.Time) RateLimit {
 		}
 		return ""
 	}
-	l := RateLimit{Remaining: -1}
+	l = RateLimit{Remaining: -1}
 	remaining, reset, unit := "", "", ""
 	if m.Limits != nil && m.Limits.Remaining != "" {
 		remaining = first(m.Limits.Remaining)
@@ -71,6 +72,12 @@ func (m *Manifest) rateLimit(h http.Header, now time.Time) RateLimit {
 	if err != nil || n <= 0 || n > 1<<52 {
 		return l
 	}
+	// A reset beyond a century is a misread number, and no time that JSON can hold.
+	defer func() {
+		if l.Reset.After(now.AddDate(100, 0, 0)) {
+			l.Reset = time.Time{}
+		}
+	}()
 	if unit == "" { // the common headers hold either of three; their sizes tell them apart
 		switch {
 		case n > 1e11:
@@ -95,16 +102,13 @@ func (m *Manifest) rateLimit(h http.Header, now time.Time) RateLimit {
 // retryAfter reads Retry-After (RFC 9110, section 10.2.3): seconds or a date.
 func retryAfter(h http.Header, now time.Time) time.Time {
 	v := strings.TrimSpace(h.Get("Retry-After"))
-	if v == "" {
-		return time.Time{}
-	}
+	var at time.Time
 	if n, err := strconv.ParseInt(v, 10, 32); err == nil && n >= 0 {
-		return now.Add(time.Duration(n) * time.Second)
+		at = now.Add(time.Duration(n) * time.Second)
+	} else if t, err := http.ParseTime(v); err == nil {
+		at = t
 	}
-	if t, err := http.ParseTime(v); err == nil {
-		return t
-	}
-	return time.Time{}
+	return at
 }
 
 // nextPage reads how the next page is asked for; why says what is wrong with the answer.
@@ -167,6 +171,9 @@ func (c *Call) nextPage(h http.Header, out projection.Output) (n *NextPage, why 
 				return nil, ""
 			}
 		} else if out.Items < spec.Size {
+			return nil, ""
+		}
+		if here == math.MaxInt64 {
 			return nil, ""
 		}
 		val = strconv.FormatInt(here+1, 10)

@@ -20,16 +20,18 @@ func Visible(r rune) bool {
 		return true
 	case r < 0xA0: // DEL and C1
 		return false
-	case r < 0x2000:
-		return r != 0xAD && r != 0x61C && r != 0x180E
+	case r < 0x2000: // Hangul fillers and other letters without a shape are among these
+		return r != 0xAD && r != 0x34F && r != 0x61C && r != 0x115F && r != 0x1160 && r != 0x17B4 && r != 0x17B5 && !(r >= 0x180B && r <= 0x180F)
 	case r < 0x2070:
 		return !(r >= 0x200B && r <= 0x200F || r >= 0x2028 && r <= 0x202E ||
-			r >= 0x2060 && r <= 0x2064 || r >= 0x2066 && r <= 0x2069)
+			r >= 0x2060 && r <= 0x206F)
 	case r < 0xFDD0:
-		return true
+		return r != 0x2800 && r != 0x3164
 	case r <= 0xFDEF:
 		return false
-	case r == 0xFEFF || r >= 0xFFF9 && r <= 0xFFFB:
+	case r == 0xFEFF || r == 0xFFA0 || r >= 0xFFF0 && r <= 0xFFFB:
+		return false
+	case r >= 0x1BCA0 && r <= 0x1BCA3 || r >= 0x1D173 && r <= 0x1D17A:
 		return false
 	case r&0xFFFE == 0xFFFE:
 		return false
