@@ -34,7 +34,6 @@ var outside = map[string][]string{
 	"integrations": {
 		"code.dny.dev/ssrf",
 		"github.com/agnivade/levenshtein",
-		"github.com/bojanz/currency",
 		"github.com/go-json-experiment/json/jsontext",
 		"github.com/vektah/gqlparser/v2/ast",
 		"github.com/vektah/gqlparser/v2/parser",

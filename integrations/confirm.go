@@ -300,7 +300,7 @@ func (c *Call) Say(preview *Result) (string, error) {
 	}
 	parts := fill(p.say, func(ref string) (string, bool) {
 		text := c.Manifest.showField(op, ref, picked)
-		return cut(text, maxShownValue), text != ""
+		return inside.Replace(cut(text, maxShownValue)), text != ""
 	})
 	var b strings.Builder
 	for _, part := range parts {

@@ -173,15 +173,15 @@ type run struct {
 	url    *url.URL
 	header http.Header
 	body   []byte
-	token  [][]byte // in its encodings, once they are needed
+	token  *secretForms // once they are needed
 }
 
 // leaks says whether text holds the connection's own token.
 func (r *run) leaks(text []byte) bool {
 	if r.token == nil {
-		r.token = r.cred.Secret.encodings()
+		r.token = r.cred.Secret.forms()
 	}
-	return r.cred.Secret.leaksAs(text, r.token)
+	return r.token.in(text)
 }
 
 // An attempt is one request and what came of it.
@@ -191,6 +191,7 @@ type attempt struct {
 	mayHaveRun bool // the request may have reached the service
 	sentBefore bool // an earlier one may have
 	repeatable bool // the same request may do better
+	readWhole  bool // of its answer nothing is left
 	until      time.Time
 }
 
@@ -373,7 +374,13 @@ func (r *run) fault(a *attempt, try int) error {
 
 // read turns an answer into the attempt's result or error.
 func (r *run) read(resp *http.Response, a *attempt) {
-	defer drop(resp)
+	defer func() {
+		if a.readWhole {
+			resp.Body.Close()
+		} else {
+			drop(resp)
+		}
+	}()
 	now := time.Now()
 	m := r.c.Manifest
 	limits := m.rateLimit(resp.Header, now)
@@ -470,6 +477,7 @@ func (r *run) success(resp *http.Response, a *attempt) (*Result, error) {
 		return lost(err)
 	}
 	out, err := o.projection.Run(body, projection.Limits{MaxBytes: maxDecodedBytes, MaxDepth: maxDepth, MaxOut: MaxResult})
+	a.readWhole = err == nil
 	var tooLong *projection.LimitError
 	var reading *projection.ReadError
 	var syntax *projection.SyntaxError
@@ -600,7 +608,7 @@ func (r *run) message(v projection.Value) string {
 	if v.Kind != '"' {
 		return ""
 	}
-	if r.leaks([]byte(v.Text)) || v.Cut && r.cred.Secret.begins([]byte(v.Text)) {
+	if r.leaks([]byte(v.Text)) || v.Cut && r.token.beginIn([]byte(v.Text)) {
 		return "its message held the connection's own token, so it is withheld"
 	}
 	s := strings.Map(func(c rune) rune {

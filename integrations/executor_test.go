@@ -757,9 +757,10 @@ func TestExecutorDeadline(t *testing.T) {
 		p.answerWith(func(w http.ResponseWriter, r *http.Request) {
 			select {
 			case <-time.After(12 * time.Second):
+				w.WriteHeader(503)
 			case <-r.Context().Done():
+				panic(http.ErrAbortHandler)
 			}
-			w.WriteHeader(503)
 		})
 		start = time.Now()
 		_, err = p.Execute(background, m, "get", nil, testSecret)
@@ -1108,7 +1109,7 @@ func TestExecutorCancelled(t *testing.T) {
 	for op, want := range map[string]string{"get": "unreachable", "post": "unknown_outcome", "post_once": "unknown_outcome"} {
 		t.Run("after sending "+op, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(background)
-			p := newPeer(t, func(w http.ResponseWriter, r *http.Request) { cancel(); <-r.Context().Done() })
+			p := newPeer(t, func(w http.ResponseWriter, r *http.Request) { cancel(); silent(w, r) })
 			args := Args{"text": "x"}
 			if op == "get" {
 				args = nil

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"net/url"
 	"slices"
+	"strings"
 )
 
 // minLeak is the length from which a token is looked for in answers: shorter ones would
@@ -14,35 +15,75 @@ const minLeak = 8
 
 // leaks says whether text holds the token, raw or in an encoding that a service might
 // echo it in: JSON, base64 at any offset, hex or percent-encoded.
-func (s Secret) leaks(text []byte) bool { return s.leaksAs(text, s.encodings()) }
+func (s Secret) leaks(text []byte) bool { return s.forms().in(text) }
 
-// leaksAs is leaks for whoever keeps the encodings.
-func (s Secret) leaksAs(text []byte, encodings [][]byte) bool {
-	if len(s.s) < minLeak || len(text) == 0 {
-		return false
-	}
-	for _, form := range encodings {
-		if bytes.Contains(text, form) {
-			return true
-		}
-	}
-	// Whatever stands between its letters and however they are cased: separators, escapes
-	// such as \/ and line breaks in base64 go the same way.
-	plain := letters(text)
-	for _, form := range encodings {
-		if l := letters(form); len(l) >= minLeak && bytes.Contains(plain, l) {
-			return true
-		}
-	}
-	// Percent-encoding leaves a choice of characters and of upper and lower case.
-	return bytes.IndexByte(text, '%') >= 0 && bytes.Contains(percentDecoded(text), []byte(s.s))
+// secretForms are what a token is looked for by: the letters and digits of its encodings,
+// whatever stands between them and however they are cased, so that separators, escapes
+// such as \/ and line breaks in base64 make no difference. Those that have few are looked
+// for as they are.
+type secretForms struct {
+	letters [][]byte
+	exact   []string
+	raw     string
 }
 
-// begins says whether text ends with the beginning of the token, as one that was cut may.
-func (s Secret) begins(text []byte) bool {
-	for _, form := range s.encodings() {
-		for n := min(len(form), len(text)); n >= minLeak; n-- {
-			if bytes.HasSuffix(text, form[:n]) {
+func (s Secret) forms() *secretForms {
+	f := &secretForms{raw: s.s}
+	if len(s.s) < minLeak {
+		return f
+	}
+	add := func(form string) {
+		l := letters(form)
+		switch {
+		case len(l) < minLeak:
+			f.exact = append(f.exact, form)
+		case !slices.ContainsFunc(f.letters, func(has []byte) bool { return bytes.Equal(has, l) }):
+			f.letters = append(f.letters, l)
+		}
+	}
+	add(s.s)
+	quoted := appendText(nil, s.s)
+	for _, form := range []string{string(quoted[1 : len(quoted)-1]), url.QueryEscape(s.s), url.PathEscape(s.s)} {
+		if form != s.s {
+			add(form)
+		}
+	}
+	add(hex.EncodeToString([]byte(s.s)))
+	// In base64 the token may begin at any of three offsets (after "user:", say); the
+	// characters that it shares with its neighbours are left out of the comparison.
+	for offset := range 3 {
+		padded := append(make([]byte, offset, offset+len(s.s)), s.s...)
+		e := base64.StdEncoding.EncodeToString(padded[:len(padded)/3*3])
+		if offset > 0 {
+			e = e[min(4, len(e)):]
+		}
+		if len(e) >= minLeak {
+			add(e)
+		}
+	}
+	return f
+}
+
+// in says whether text holds the token.
+func (f *secretForms) in(text []byte) bool {
+	if len(f.raw) < minLeak || len(text) == 0 {
+		return false
+	}
+	plain := letters(text)
+	if slices.ContainsFunc(f.letters, func(form []byte) bool { return bytes.Contains(plain, form) }) ||
+		slices.ContainsFunc(f.exact, func(form string) bool { return strings.Contains(string(text), form) }) {
+		return true
+	}
+	// Percent-encoding leaves a choice of characters.
+	return bytes.IndexByte(text, '%') >= 0 && bytes.Contains(percentDecoded(text), []byte(f.raw))
+}
+
+// beginIn says whether text ends with the beginning of the token, as one that was cut may.
+func (f *secretForms) beginIn(text []byte) bool {
+	plain := letters(text)
+	for _, form := range f.letters {
+		for n := min(len(form), len(plain)); n >= minLeak; n-- {
+			if bytes.HasSuffix(plain, form[:n]) {
 				return true
 			}
 		}
@@ -51,18 +92,27 @@ func (s Secret) begins(text []byte) bool {
 }
 
 // letters keeps the letters and digits of text, in lower case.
-func letters(text []byte) []byte {
-	out := make([]byte, 0, len(text))
-	for _, c := range text {
-		switch {
-		case 'a' <= c && c <= 'z' || '0' <= c && c <= '9':
-			out = append(out, c)
-		case 'A' <= c && c <= 'Z':
-			out = append(out, c+'a'-'A')
-		}
+func letters[T string | []byte](text T) []byte {
+	out := make([]byte, len(text))
+	n := 0
+	for i := range len(text) {
+		c := lowerCase[text[i]]
+		out[n] = c // without a branch: it would be guessed wrong too often
+		n += int(c+0x7f) >> 7
 	}
-	return out
+	return out[:n]
 }
+
+// lowerCase has each letter and digit in lower case, zero for what is none.
+var lowerCase = func() (t [256]byte) {
+	for c := range byte(10) {
+		t['0'+c] = '0' + c
+	}
+	for c := range byte(26) {
+		t['a'+c], t['A'+c] = 'a'+c, 'a'+c
+	}
+	return t
+}()
 
 // percentDecoded decodes what is percent-encoded in text and keeps the rest.
 func percentDecoded(text []byte) []byte {
@@ -79,39 +129,4 @@ func percentDecoded(text []byte) []byte {
 		out = append(out, text[i])
 	}
 	return out
-}
-
-func (s Secret) encodings() [][]byte {
-	if len(s.s) < minLeak {
-		return nil
-	}
-	raw := []byte(s.s)
-	quoted := appendText(nil, s.s)
-	forms := [][]byte{raw, quoted[1 : len(quoted)-1], []byte(url.QueryEscape(s.s)), []byte(url.PathEscape(s.s))}
-	lower := make([]byte, hex.EncodedLen(len(raw)))
-	hex.Encode(lower, raw)
-	forms = append(forms, lower, bytes.ToUpper(lower))
-	// In base64 the token may begin at any of three offsets (after "user:", say); the
-	// characters that it shares with its neighbours are left out of the comparison.
-	for offset := range 3 {
-		padded := append(make([]byte, offset), raw...)
-		end := len(padded) / 3 * 3
-		start := 0
-		if offset > 0 {
-			start = 4
-		}
-		for _, enc := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
-			if e := enc.EncodeToString(padded[:end]); len(e) >= start+8 {
-				forms = append(forms, []byte(e[start:]))
-			}
-		}
-	}
-	// Most are the same: a token of letters and digits looks alike in all but two.
-	different := forms[:0]
-	for _, form := range forms {
-		if !slices.ContainsFunc(different, func(f []byte) bool { return bytes.Equal(f, form) }) {
-			different = append(different, form)
-		}
-	}
-	return different
 }

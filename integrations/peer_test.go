@@ -310,8 +310,12 @@ func broken(raw string) http.HandlerFunc {
 	}
 }
 
-// silent is a handler that answers nothing until the client has gone.
-func silent(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+// silent is a handler that answers nothing, not even when the client has gone: the end of
+// a handler would be an answer, and one that the client may still see.
+func silent(_ http.ResponseWriter, r *http.Request) {
+	<-r.Context().Done()
+	panic(http.ErrAbortHandler)
+}
 
 // service parses a manifest for peerHost from its operations and further members.
 func service(t testing.TB, ops string, members ...string) *Manifest {

@@ -138,7 +138,9 @@ func (c *cli) report(cmd *cobra.Command, err error, asJSON bool) {
 		c.note("hint: %s", h)
 	}
 	if asJSON && cmd.Flags().Lookup("json") != nil {
-		writeJSON(c.out, failure(err, hints))
+		if err := writeJSON(c.out, failure(err, hints)); err != nil {
+			c.note("error: %v", err)
+		}
 	}
 }
 

@@ -35,7 +35,7 @@ func (c *cli) main(ctx context.Context, args []string) int {
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil {
-		c.report(cmd, err, slices.Contains(args, "--json"))
+		c.report(cmd, err, slices.ContainsFunc(args, func(a string) bool { return a == "--json" || a == "--json=true" }))
 	}
 	return exitCode(err)
 }
@@ -69,7 +69,7 @@ Begin with "connect demo", which needs no account, or "connect services".`,
 	root.SetErr(c.err)
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(
-		c.demoCommand(), c.servicesCommand(), c.showCommand(), c.opCommand(), c.manifestCommand(), c.versionCommand(),
+		c.demoCommand(), c.servicesCommand(), c.showCommand(), c.opCommand(), c.addCommand(), c.listCommand(), c.removeCommand(), c.manifestCommand(), c.brokerCommand(), c.versionCommand(),
 		&cobra.Command{
 			Use:   "exit-codes",
 			Short: "What the program's exit codes mean",

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -22,6 +23,7 @@ func (c *cli) opCommand() *cobra.Command {
 		registry registryFlag
 		network  networkFlags
 		token    tokenFlags
+		stored   storedFlags
 		yes      bool
 		asJSON   bool
 	)
@@ -36,7 +38,8 @@ func (c *cli) opCommand() *cobra.Command {
   arg=@file       what is in the file, at most 64 KB; @@ begins a text that begins with @
   arg:=JSON       any JSON: null to clear, a list of objects
 
-The token comes from --token-env, --token-file or a hidden prompt, never an argument.
+The token is that of a stored connection ("connect add"), or comes from --token-env,
+--token-file or a hidden prompt, never an argument.
 A write shows what it will do and asks; --yes answers for you. What cannot be undone
 is confirmed by typing what it hits. Nothing but the listed fields flows back.`,
 		Example: `  connect op github list_issues owner=golang repo=go labels=Tools --token-env GITHUB_TOKEN
@@ -65,40 +68,66 @@ is confirmed by typing what it hits. Nothing but the listed fields flows back.`,
 			if r.term = c.terminal(); r.term != nil {
 				defer r.term.close()
 			}
+			conn, err := stored.connection(m, &token, &registry)
+			if err != nil {
+				return err
+			}
+			if conn != nil && !conn.CapAllows(o.Access) {
+				return &integrations.RefusedError{Reason: "this connection is read-only, and " + o.Name + " changes something",
+					Hint: "connect add " + m.ID + " --write allows writes"}
+			}
 			// All that can be said without the token is said before it is asked for.
 			if err := r.check(o, args); err != nil {
 				return err
 			}
-			if r.cred, err = token.check(m); err != nil {
+			if conn != nil {
+				r.cred = conn.For()
+				c.note("note: as %s", printable(accountLabel(conn)))
+			} else if r.cred, err = token.check(m); err != nil {
 				return err
 			}
 			if r.exec, err = network.executor(c, m); err != nil {
 				return err
 			}
-			if r.cred.Secret, err = token.read(ctx, c, r.term, m); err != nil {
-				return err
+			if conn == nil {
+				if r.cred.Secret, err = token.read(ctx, c, r.term, m); err != nil {
+					return err
+				}
 			}
 			res, err := r.run(ctx, o, args)
+			if err != nil && conn != nil && errors.Is(err, integrations.ErrUnauthorised) {
+				return &hintedError{err, "the stored token has ended, or was removed there; connect add " + m.ID + " stores a new one"}
+			}
 			if err != nil {
 				return withAdvice(m, err)
 			}
 			c.rest(m, res)
 			if asJSON {
-				return writeJSON(c.out, success{OK: true, Result: res.JSON, Next: res.Next})
+				return done(o, writeJSON(c.out, success{OK: true, Result: res.JSON, Next: res.Next}))
 			}
 			if res.Next != nil {
 				c.note("next page: %s", nextCommand(cmd.Flags(), words, res.Next))
 			}
-			return c.printResult(o, res)
+			return done(o, c.printResult(o, res))
 		},
 	}
 	registry.add(cmd)
 	network.add(cmd)
 	token.add(cmd)
+	stored.add(cmd)
 	cmd.Flags().BoolVar(&yes, "yes", false, "confirm a write without being asked")
 	cmd.Flags().BoolVar(&asJSON, "json", false, `print {"ok", "result", "next"} or {"ok", "error"} on one line`)
 	cmd.Flags().SortFlags = false
 	return cmd
+}
+
+// done says of a write that went through that it did, though its result could not be
+// printed: whoever reads only the exit code must not take it for one that can be repeated.
+func done(o *integrations.Op, err error) error {
+	if err == nil || o.Access == integrations.Read {
+		return err
+	}
+	return &hintedError{&integrations.UnknownOutcomeError{Service: "the service", Status: 200, Err: fmt.Errorf("printing it: %w", err)}, "it was done; only its result could not be printed"}
 }
 
 // success has the shape of a connect.result that went well.

@@ -118,11 +118,22 @@ func (r *runner) learn(ctx context.Context, o *integrations.Op, args integration
 // A choice is a value that a connection can learn.
 type choice struct{ value, label string }
 
+// String is one short line: both parts are the service's words.
 func (c choice) String() string {
-	if c.label == "" || c.label == c.value {
-		return c.value
+	value, label := oneLine(c.value), oneLine(c.label)
+	if label == "" || label == value {
+		return value
 	}
-	return c.value + " (" + c.label + ")"
+	return value + " (" + label + ")"
+}
+
+// oneLine keeps a service's words from looking like lines of our own.
+func oneLine(s string) string {
+	s = strings.Join(strings.Fields(s), " ")
+	if r := []rune(s); len(r) > 80 {
+		return string(r[:79]) + "…"
+	}
+	return s
 }
 
 func listed(all []choice) string {

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,7 +32,12 @@ const secretMark = "MARKER"
 // TestScripts runs testdata/script. Beside testscript's own commands there are:
 //
 //	status CODE connect WORD…   run the program, which must end with this exit code
-//	op CODE SERVICE WORD…       the same for connect op, with $TOKEN and the script's peer
+//	op CODE SERVICE WORD…       the same for connect op, with $TOKEN and the script's peer;
+//	                            --stored: without $TOKEN
+//	connected CODE add SERVICE WORD…   the same for connect add
+//	env TYPED=FILE              the next program gets a terminal, and each line of the file when
+//	                            it asks; what the terminal showed is in the file screen
+//	private DIR                 hold that a vault's files are its owner's, and hold no token
 //	awaitfile FILE              wait until a file is there
 //
 // The peer answers with the script's peer/*.json and writes what it is asked to the file
@@ -73,11 +81,27 @@ func TestScripts(t *testing.T) {
 				}
 				words := append([]string{"op"}, args[1:]...)
 				words = append(words, "--connect-to", hosts[args[1]]+":443:"+ts.Getenv("PEER"), "--cacert", ts.Getenv("CA"))
-				if all := strings.Join(args, " "); !strings.Contains(all, "--token-") && !strings.Contains(all, "--no-token") {
+				if all := strings.Join(args, " "); !strings.Contains(all, "--token-") && !strings.Contains(all, "--no-token") && !strings.Contains(all, "--stored") {
 					words = append(words, "--token-env", "TOKEN")
 				}
-				words = drop(words, "--no-token")
+				words = drop(drop(words, "--no-token"), "--stored")
 				status(ts, args[0], "connect", words)
+			},
+			"connected": func(ts *testscript.TestScript, neg bool, args []string) {
+				if neg || len(args) < 3 || args[1] != "add" {
+					ts.Fatalf("usage: connected CODE add SERVICE WORD…")
+				}
+				words := append(args[1:], "--connect-to", hosts[args[2]]+":443:"+ts.Getenv("PEER"), "--cacert", ts.Getenv("CA"))
+				if !strings.Contains(strings.Join(args, " "), "--token-") {
+					words = append(words, "--token-env", "TOKEN")
+				}
+				status(ts, args[0], "connect", words)
+			},
+			"private": func(ts *testscript.TestScript, neg bool, args []string) {
+				if neg || len(args) != 1 {
+					ts.Fatalf("usage: private DIR")
+				}
+				private(ts, ts.MkAbs(args[0]))
 			},
 			"awaitfile": func(ts *testscript.TestScript, neg bool, args []string) {
 				for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -103,7 +127,13 @@ func drop(words []string, word string) []string {
 
 // status runs a program and holds its exit code, and that no token is in its output.
 func status(ts *testscript.TestScript, want, program string, words []string) {
-	err := ts.Exec(program, words...)
+	var err error
+	if answers := ts.Getenv("TYPED"); answers != "" {
+		ts.Setenv("TYPED", "")
+		err = execTyped(ts, strings.Split(strings.TrimSuffix(ts.ReadFile(answers), "\n"), "\n"), program, words)
+	} else {
+		err = ts.Exec(program, words...)
+	}
 	got := 0
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
@@ -118,6 +148,55 @@ func status(ts *testscript.TestScript, want, program string, words []string) {
 		if strings.Contains(ts.ReadFile(stream), secretMark) {
 			ts.Fatalf("the token is in %s", stream)
 		}
+	}
+}
+
+// private holds that nobody else can read a vault, and that no file of it holds the token,
+// in clear or as base64 would write it.
+func private(ts *testscript.TestScript, dir string) {
+	files := 0
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		want := fs.FileMode(0o600)
+		if d.IsDir() {
+			want = 0o700
+		}
+		if runtime.GOOS != "windows" && info.Mode().Perm() != want {
+			return fmt.Errorf("%s has mode %04o", path, info.Mode().Perm())
+		}
+		if d.IsDir() {
+			return nil
+		}
+		files++
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		forms := []string{secretMark}
+		for i := range 3 { // where the token stands among base64's groups of three
+			for _, enc := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+				text := enc.EncodeToString([]byte(strings.Repeat("x", i) + ts.Getenv("TOKEN")))
+				forms = append(forms, text[4:len(text)-4])
+			}
+		}
+		for _, form := range forms {
+			if strings.Contains(string(data), form) {
+				return fmt.Errorf("%s holds the token", path)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		ts.Fatalf("%v", err)
+	}
+	if files < 2 {
+		ts.Fatalf("%s holds %d files", dir, files)
 	}
 }
 

@@ -58,6 +58,7 @@ var errNoAnswer = errors.New("there was no answer")
 
 // line asks for one line.
 func (t *terminal) line(ctx context.Context, prompt string) (string, error) {
+	dropInput(t.in) // what was typed or pasted before the question is no answer to it
 	fmt.Fprint(t.out, prompt)
 	s, err := t.await(ctx, func() (string, error) { return readLine(t.in) })
 	return strings.TrimSpace(s), err
@@ -65,6 +66,7 @@ func (t *terminal) line(ctx context.Context, prompt string) (string, error) {
 
 // hidden asks for one line that is not shown while it is typed.
 func (t *terminal) hidden(ctx context.Context, prompt string) (string, error) {
+	dropInput(t.in)
 	fmt.Fprint(t.out, prompt)
 	s, err := t.await(ctx, func() (string, error) {
 		b, err := term.ReadPassword(int(t.in.Fd()))

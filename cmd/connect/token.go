@@ -32,6 +32,11 @@ func (f *tokenFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&f.fields, "field", nil, "what is pasted beside the token, as `NAME=VALUE`; may be repeated")
 }
 
+// given says whether a token is to come from somewhere.
+func (f *tokenFlags) given() bool {
+	return f.env != "" || f.file != "" || f.oauth || len(f.fields) > 0
+}
+
 // check looks at what can be said without the token.
 func (f *tokenFlags) check(m *integrations.Manifest) (integrations.Credential, error) {
 	cred := integrations.Credential{Kind: integrations.PAT}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/url"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/elevenmessenger/connect/custody"
+	"github.com/elevenmessenger/connect/integrations"
+)
+
+// flowWait is how long a person may take: a little longer than the broker keeps a flow.
+const flowWait = 11 * time.Minute
+
+// maxFragment bounds what the page hands over.
+const maxFragment = custody.MaxMessage
+
+// handPage gives the address's fragment, which a browser never sends, to this program.
+const handScript = `const f=location.hash.slice(1),s=document.getElementById("say");
+history.replaceState(null,"",location.pathname);
+fetch(location.pathname,{method:"POST",body:f}).then(r=>r.text()).then(t=>{s.textContent=t},()=>{s.textContent="The program is no longer there. Start again in the terminal."});`
+
+const handPage = `<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
+<title>Signing in – Connect</title>
+<main><h1>Signing in</h1><p id="say" role="status">One moment.</p>
+<noscript><p>This page needs JavaScript to hand the sign-in over. Turn it on and start again in the terminal.</p></noscript></main>
+<script>` + handScript + `</script></html>
+`
+
+// A loopback is the address on this machine where a browser brings a flow's outcome: a
+// literal address, a random port, one random path (RFC 8252).
+type loopback struct {
+	addr, path string
+	key        *custody.Identity // of this flow alone
+	op         string
+	got        chan *custody.TabOutcome
+	policy     string
+}
+
+func newLoopback(op string) (*loopback, net.Listener, error) {
+	key, err := custody.NewIdentity()
+	if err != nil {
+		return nil, nil, err
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	var b [24]byte
+	rand.Read(b[:])
+	sum := sha256.Sum256([]byte(handScript))
+	return &loopback{
+		addr: ln.Addr().String(), path: "/" + base64.RawURLEncoding.EncodeToString(b[:]), key: key, op: op,
+		got:    make(chan *custody.TabOutcome, 1),
+		policy: "default-src 'none'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
+	}, ln, nil
+}
+
+func (l *loopback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", l.policy)
+	if r.Host != l.addr || r.URL.Path != l.path+"/connect/done" || r.URL.RawQuery != "" {
+		http.NotFound(w, r)
+		return
+	}
+	switch r.Method {
+	case http.MethodGet:
+		h.Set("Content-Type", "text/html; charset=utf-8")
+		io.WriteString(w, handPage)
+	case http.MethodPost:
+		if o := r.Header.Values("Origin"); len(o) != 1 || o[0] != "http://"+l.addr {
+			http.Error(w, "This is not from the program's own page.", http.StatusForbidden)
+			return
+		}
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxFragment))
+		var out custody.TabOutcome
+		if err == nil {
+			err = l.open(string(body), &out)
+		}
+		if err != nil {
+			http.Error(w, "This is not what the program waits for. Start again in the terminal.", http.StatusBadRequest)
+			return
+		}
+		select {
+		case l.got <- &out:
+			h.Set("Content-Type", "text/plain; charset=utf-8")
+			io.WriteString(w, "Received. You can close this page and go back to the terminal.")
+		default:
+			http.Error(w, "The program has it already.", http.StatusConflict)
+		}
+	default:
+		h.Set("Allow", "GET, POST")
+		w.WriteHeader(http.StatusMethodNotAllowed)
+	}
+}
+
+func (l *loopback) open(fragment string, out *custody.TabOutcome) error {
+	e, err := custody.ParseFragment(fragment)
+	if err != nil {
+		return err
+	}
+	return l.key.OpenAnswer(e, l.op, out)
+}
+
+// flow runs the browser flow and returns what came of it.
+func (a *adder) flow(ctx context.Context, member *custody.Identity, open bool) (*custody.TabOutcome, error) {
+	access := integrations.Read
+	if a.write {
+		access = integrations.Write
+	}
+	l, ln, err := newLoopback(custody.TabOp(a.m.ID, access))
+	if err != nil {
+		return nil, fmt.Errorf("this machine gives no address to return to: %w", err)
+	}
+	srv := &http.Server{Handler: l, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 20 * time.Second, MaxHeaderBytes: 64 << 10, ErrorLog: log.New(io.Discard, "", 0)}
+	go srv.Serve(ln)
+	defer func() {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if srv.Shutdown(stop) != nil { // the page's answer is on its way
+			srv.Close()
+		}
+	}()
+	key, err := l.key.Public().MarshalText()
+	if err != nil {
+		return nil, err
+	}
+	q := url.Values{"access": {string(access)}, "return_to": {"http://" + l.addr + l.path}, "key": {string(key)}, "for": {string(member.ID())}}
+	address := a.broker + "/oauth/" + a.m.ID + "/authorize?" + q.Encode()
+	number := l.key.Public().CheckNumber()
+	a.c.note("Without an instance's token this connection ends with its access token: some end within hours, and then it is added again.")
+	a.c.note("Open this address in a browser on this machine:\n\n  %s\n", address)
+	a.c.note("The page shows the number %s %s. Go on only where it is the same.", number[:3], number[3:])
+	if open {
+		openBrowser(address)
+	}
+	select {
+	case out := <-l.got:
+		return out, flowError(a.m, out)
+	case <-time.After(flowWait):
+		return nil, &integrations.RefusedError{Reason: "nobody came back from the browser", Hint: "run the command again"}
+	case <-ctx.Done():
+		return nil, &integrations.RefusedError{Reason: "it was left before the browser came back"}
+	}
+}
+
+func flowError(m *integrations.Manifest, out *custody.TabOutcome) error {
+	switch out.Error {
+	case "":
+		return nil
+	case "cancelled":
+		return &integrations.RefusedError{Reason: "it was cancelled in the browser"}
+	case "denied":
+		return &integrations.RefusedError{Reason: m.Name + " says that it was not allowed"}
+	case "expired":
+		return &integrations.RefusedError{Reason: "it took too long", Hint: "run the command again"}
+	case "missing_scopes":
+		return &integrations.RefusedError{Reason: m.Name + " granted less than was asked", Hint: "leave every box on its page ticked"}
+	}
+	return &hintedError{fmt.Errorf("%s gave the broker no usable answer", m.Name), "run the command again; if it stays so, it is the broker's operator who can mend it"}
+}
+
+// openBrowser shows an address to a person, where the machine knows how.
+func openBrowser(address string) {
+	program := []string{"xdg-open"}
+	switch runtime.GOOS {
+	case "darwin":
+		program = []string{"open"}
+	case "windows":
+		program = []string{"rundll32", "url.dll,FileProtocolHandler"}
+	}
+	cmd := exec.Command(program[0], append(program[1:], address)...)
+	if cmd.Start() == nil {
+		go cmd.Wait()
+	}
+}
+
+var errBrokerOrigin = errors.New("it is the broker's origin as it stands, such as https://connect.example")
+
+// checkBrokerOrigin takes an origin in its one spelling.
+func checkBrokerOrigin(s string) error {
+	if u, err := url.Parse(s); err != nil || u.Scheme != "https" || u.Host == "" || "https://"+strings.ToLower(u.Host) != s {
+		return errBrokerOrigin
+	}
+	return nil
+}
