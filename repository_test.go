@@ -1,6 +1,8 @@
 package connect_test
 
 import (
+	"encoding/json"
+	"maps"
 	"os"
 	"regexp"
 	"strings"
@@ -53,5 +55,26 @@ func peer(path string) bool {
 func TestChangelogHasUnreleased(t *testing.T) {
 	if !strings.Contains(readFile(t, "CHANGELOG.md"), "\n## [Unreleased]\n") {
 		t.Error("CHANGELOG.md has no [Unreleased] section")
+	}
+}
+
+// TestNodeDependenciesHaveReasons: the same for package.json, whose versions are pinned.
+func TestNodeDependenciesHaveReasons(t *testing.T) {
+	var pkg struct {
+		Dependencies    map[string]string `json:"dependencies"`
+		DevDependencies map[string]string `json:"devDependencies"`
+	}
+	if err := json.Unmarshal([]byte(readFile(t, "package.json")), &pkg); err != nil {
+		t.Fatal(err)
+	}
+	page := readFile(t, "docs/dependencies.md")
+	maps.Copy(pkg.DevDependencies, pkg.Dependencies)
+	for name, version := range pkg.DevDependencies {
+		if !strings.Contains(page, "`"+name+"`") {
+			t.Errorf("docs/dependencies.md has no line for %s", name)
+		}
+		if !regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+$`).MatchString(version) {
+			t.Errorf("package.json: %s is not pinned: %s", name, version)
+		}
 	}
 }

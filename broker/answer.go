@@ -5,11 +5,13 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"math"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/elevenmessenger/connect/integrations"
 )
@@ -47,6 +49,9 @@ func readToken(o *integrations.OAuth, r *reply, now time.Time) (*tokenAnswer, er
 	}
 	top := readObject(r)
 	if top == nil {
+		if passing(r.status) {
+			return fail(Temporary, passingCode(r.status))
+		}
 		return fail(Temporary, "not_json")
 	}
 	code, msg := errorCode(o, top)
@@ -67,16 +72,16 @@ func readToken(o *integrations.OAuth, r *reply, now time.Time) (*tokenAnswer, er
 		return fail(classify(o, r.status, code, msg))
 	}
 	if !goodToken(access) {
-		return fail(Temporary, "token_form")
+		return fail(Misconfigured, "token_form")
 	}
 	if tt, ok := at(obj, name("token_type")).(string); ok && tt != "" && !strings.EqualFold(tt, "bearer") && !slices.Contains(o.TokenType, tt) {
-		return fail(Temporary, "token_type")
+		return fail(Misconfigured, "token_type") // trying again would not change it
 	}
 	a := &tokenAnswer{access: access}
 	if s, ok := at(obj, name("refresh_token")).(string); ok && goodToken(s) {
 		a.refresh = s
 	}
-	a.expiresIn = lifetime(o, obj, name, access, now)
+	a.expiresIn = lifetime(o, obj, name, access, dateOf(r.header, now))
 	if v := at(obj, name("scope")); v != nil {
 		a.scopes, a.scoped = readScopes(o, v)
 	}
@@ -88,56 +93,69 @@ func readToken(o *integrations.OAuth, r *reply, now time.Time) (*tokenAnswer, er
 		case json.Number:
 			text = v.String()
 		}
-		if v := text; v != "" && len(v) <= 512 {
+		if text != "" && goodKept(text) {
 			if a.keep == nil {
 				a.keep = make(map[string]string)
 			}
-			a.keep[k] = v
+			a.keep[k] = text
 		}
 	}
 	return a, nil
 }
 
+// passing says whether a status is of a trouble that passes, whatever stands in the body.
+func passing(status int) bool {
+	return status >= 500 || status >= 300 && status < 400 || status == http.StatusTooManyRequests ||
+		status == http.StatusRequestTimeout || status == http.StatusTooEarly
+}
+
+func passingCode(status int) string {
+	switch {
+	case status == http.StatusTooManyRequests:
+		return "rate_limited"
+	case status < 400:
+		return "redirect"
+	}
+	return "server"
+}
+
 // classify says what a failure means. Only a code of the manifest's own list, at a status
-// under 500, is dead; whatever is not known is temporary.
+// that does not pass by itself, is dead; whatever is not known is temporary.
 func classify(o *integrations.OAuth, status int, code, msg string) (Class, string) {
+	if passing(status) {
+		return Temporary, passingCode(status)
+	}
 	for _, m := range o.Misconfigured {
 		if m.Code == code && (m.MessageHas == "" || strings.Contains(msg, m.MessageHas)) {
 			return Misconfigured, code
 		}
 	}
 	switch {
-	case code != "" && slices.Contains(o.Dead, code) && status < 500:
+	case code != "" && slices.Contains(o.Dead, code):
 		return Dead, code
-	case slices.Contains(operatorCodes, code) && status < 500:
+	case slices.Contains(operatorCodes, code):
 		return Misconfigured, code
-	case status == 429:
-		return Temporary, "rate_limited"
 	case code == "" && status < 400:
 		return Temporary, "no_token"
-	case status >= 500:
-		return Temporary, "server"
 	}
 	return Temporary, "unknown" // the provider's own word for it stays where it is
 }
 
 // readObject reads a body as JSON whatever it is called, else as a form. nil is neither.
 func readObject(r *reply) map[string]any {
-	dec := json.NewDecoder(bytes.NewReader(r.body))
+	body := bytes.TrimPrefix(r.body, []byte("\xef\xbb\xbf"))
+	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
 	var v any
 	if err := dec.Decode(&v); err == nil {
 		m, _ := v.(map[string]any)
 		return m
 	}
-	text := strings.TrimSpace(string(r.body))
-	if text == "" || strings.ContainsAny(text[:1], "<{[") || !strings.Contains(text, "=") || strings.ContainsAny(text, "\n<> ") {
+	text := strings.TrimSpace(string(body))
+	if text == "" || strings.ContainsAny(text[:1], "<{[") || !strings.Contains(text, "=") || strings.ContainsAny(text, "\r\n<>") {
 		return nil
 	}
-	q, err := url.ParseQuery(text)
-	if err != nil {
-		return nil
-	}
+	q, _ := url.ParseQuery(text) // what can be read of it counts
 	m := make(map[string]any, len(q))
 	for k, vs := range q {
 		m[k] = vs[0]
@@ -195,6 +213,11 @@ func errorCode(o *integrations.OAuth, top map[string]any) (code, msg string) {
 	return code, msg
 }
 
+// goodKept says whether a value may be kept beside a pair: text that a person could read.
+func goodKept(s string) bool {
+	return len(s) <= 512 && utf8.ValidString(s) && !strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c == 0x7f })
+}
+
 func goodToken(s string) bool {
 	if s == "" || len(s) > 8192 {
 		return false
@@ -209,25 +232,31 @@ func goodToken(s string) bool {
 
 // lifetime returns how many seconds the access token lives, 0 where nothing tells: the
 // answer's own number, a date, the token's claims where it is a JWT, the manifest's default.
-func lifetime(o *integrations.OAuth, obj map[string]any, name func(string) string, access string, now time.Time) int64 {
+func lifetime(o *integrations.OAuth, obj map[string]any, name func(string) string, access string, said time.Time) int64 {
 	if n, ok := seconds(at(obj, name("expires_in"))); ok {
 		return n
 	}
+	var until time.Time
 	switch v := at(obj, name("expires_at")).(type) {
 	case string:
-		if t, err := time.Parse(time.RFC3339, v); err == nil && t.After(now) {
-			return int64(t.Sub(now) / time.Second)
-		}
+		until, _ = time.Parse(time.RFC3339, v)
 	case json.Number:
-		if n, err := v.Int64(); err == nil && n > now.Unix() && n < now.Unix()+1<<31 {
-			return n - now.Unix()
+		if n, err := v.Int64(); err == nil && n > 0 && n < 1<<40 {
+			until = time.Unix(n, 0)
 		}
+	}
+	// A date is the provider's clock, and so is what it says the time was.
+	if d := until.Sub(said); d >= time.Second && d <= maxLifetime*time.Second {
+		return int64(d / time.Second)
 	}
 	if n := jwtLifetime(access); n > 0 {
 		return n
 	}
 	return int64(o.ExpiresInDefault)
 }
+
+// maxLifetime is ten years, in seconds: more is no lifetime but a mistake.
+const maxLifetime = 10 * 365 * 24 * 3600
 
 // seconds reads a lifetime however it is written. ok is false for what is no lifetime.
 func seconds(v any) (int64, bool) {
@@ -239,7 +268,7 @@ func seconds(v any) (int64, bool) {
 		text = strings.TrimSpace(v)
 	}
 	f, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsNaN(f) || f < 1 || f > 10*365*24*3600 {
+	if err != nil || math.IsNaN(f) || f < 1 || f > maxLifetime {
 		return 0, false
 	}
 	return int64(f), true
@@ -262,7 +291,7 @@ func jwtLifetime(token string) int64 {
 	}
 	exp, err1 := c.Exp.Int64()
 	iat, err2 := c.Iat.Int64()
-	if err1 != nil || err2 != nil || exp <= iat || exp-iat > 10*365*24*3600 {
+	if err1 != nil || err2 != nil || exp <= iat || exp-iat > maxLifetime {
 		return 0
 	}
 	return exp - iat

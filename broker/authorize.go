@@ -216,20 +216,24 @@ func authorizeURL(o *integrations.OAuth, clientID, redirectURI string, scopes []
 	if verifier != "" {
 		opts = append(opts, oauth2.S256ChallengeOption(verifier))
 	}
+	if o.AuthorizeNonce {
+		opts = append(opts, oauth2.SetAuthURLParam("nonce", random(16)))
+	}
 	u, err := url.Parse(cfg.AuthCodeURL(state, opts...))
 	if err != nil {
 		return ""
 	}
-	if len(o.ParamNames) > 0 {
-		q := u.Query()
-		for _, p := range o.ParamNames {
-			if vs, ok := q[p.Name]; ok {
-				delete(q, p.Name)
-				q[p.Value] = vs
-			}
-		}
-		u.RawQuery = q.Encode()
+	q := u.Query()
+	for _, name := range o.AuthorizeOmit {
+		q.Del(name)
 	}
+	for _, p := range o.ParamNames {
+		if vs, ok := q[p.Name]; ok {
+			delete(q, p.Name)
+			q[p.Value] = vs
+		}
+	}
+	u.RawQuery = q.Encode()
 	return u.String()
 }
 
@@ -263,6 +267,11 @@ func (b *Broker) callback(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
+	m := b.service(r.PathValue("service"))
+	if m == nil {
+		b.errorPage(w, r, http.StatusNotFound, pageNotOffered)
+		return
+	}
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	handle := q.Get("state")
 	f, flowErr := b.flowOf(r, handle)
@@ -275,8 +284,7 @@ func (b *Broker) callback(w http.ResponseWriter, r *http.Request) {
 		b.errorPage(w, r, http.StatusBadRequest, pageNoFlow)
 		return
 	}
-	m := b.service(r.PathValue("service"))
-	if flowErr != nil || m == nil || f.Service != m.ID || !b.spent.first(handle, b.cfg.Now()) {
+	if flowErr != nil || f.Service != m.ID || !b.spent.first(handle, b.cfg.Now()) {
 		b.errorPage(w, r, http.StatusForbidden, pageNoFlow)
 		return
 	}
@@ -311,7 +319,7 @@ func (b *Broker) outcome(r *http.Request, m *integrations.Manifest, f *flow, q u
 	if code == "" || len(code) > 4096 || strings.ContainsFunc(code, func(c rune) bool { return c < 0x21 || c > 0x7e }) {
 		return failed("provider")
 	}
-	a, err := b.exchange(detach(r.Context()), m, code, f.Verifier, f.Handle)
+	a, err := b.exchange(r.Context(), m, code, f.Verifier, f.Handle)
 	if err != nil {
 		var re *RefreshError
 		if errors.As(err, &re) {

@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/elevenmessenger/connect/broker/internal/frame"
@@ -37,6 +40,9 @@ type Config struct {
 	StateKeySource, WrapKeySource KeySource
 	// InstanceKeys check the tokens of POST /api/refresh and /api/revoke.
 	InstanceKeys []InstanceKey
+	// InstanceRate is how many calls a second one instance may make of this process, a
+	// minute's worth at once; zero means 10, a negative number no limit.
+	InstanceRate int
 	// Refused are instances (iss) and token ids (jti) that are turned away.
 	Refused []string
 	// Apps are the public names of apps by service: what {app} in a manifest's mend stands for.
@@ -58,8 +64,12 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics, where it is not nil, gets one line for each event an operator's alarm counts.
 	Metrics io.Writer
+	// Stack names this broker in Metrics, where several write to one place; "" leaves it out.
+	Stack string
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
+
+	resolver *net.Resolver // for a test of names that change; nil means net.DefaultResolver
 }
 
 // A Broker serves the routes. It is made by New, does not change and is safe for use by
@@ -163,6 +173,9 @@ func newBroker(cfg Config) (*Broker, error) {
 	}
 	b.frame = frame.Handler{Mux: http.NewServeMux(), Logger: cfg.Logger, Now: cfg.Now, Fail: b.fail, Line: b.line,
 		Begin: func(r *http.Request) *http.Request {
+			if strings.HasPrefix(r.URL.Path, "/registry") {
+				return r // notes nothing, and is asked most
+			}
 			return r.WithContext(context.WithValue(r.Context(), noteKey{}, new(note)))
 		}}
 	b.frame.Mux.HandleFunc("GET /healthz", frame.Health)
@@ -200,21 +213,30 @@ func (b *Broker) refreshRoutes() (err error) {
 }
 
 func (b *Broker) publicRoutes() error {
-	whole, byID, err := RegistryBodies(b.cfg.Registry.All(), b.cfg.AsOf)
-	if err != nil {
-		return err
-	}
-	registry := public.NewRegistry(whole, byID)
+	// The compressors take a quarter of a second: whoever asks first waits, not every start.
+	made := sync.OnceValues(func() (*public.Registry, error) {
+		whole, byID, err := RegistryBodies(b.cfg.Registry.All(), b.cfg.AsOf)
+		return public.NewRegistry(whole, byID), err
+	})
+	registry := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h, err := made()
+		if err != nil {
+			b.fail(w, r, http.StatusInternalServerError, "internal")
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 	b.frame.Mux.Handle("/registry", registry)
 	b.frame.Mux.Handle("/registry/{id}", registry)
 	b.frame.Mux.Handle("/api/oauth/config", &public.Offers{
 		Known: func(id string) bool { return b.cfg.Registry.Get(id) != nil },
 		Configured: func(ctx context.Context, id string) bool {
 			noteOf(ctx).service = id
-			if b.service(id) == nil {
+			m := b.service(id)
+			if m == nil {
 				return false
 			}
-			_, err := b.cfg.Secrets.Client(ctx, id)
+			_, err := b.client(ctx, id, m.Auth.OAuth.TokenURL)
 			return err == nil
 		},
 		Apps: b.cfg.Apps,

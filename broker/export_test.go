@@ -1,8 +1,14 @@
 package broker
 
+import "github.com/elevenmessenger/connect/custody"
+
 // SealFlows seals the same flow n times and returns the cookies' values.
 func (b *Broker) SealFlows(n int) ([]string, error) {
-	f := &flow{Handle: random(16), Service: "acme"}
+	k, err := custody.NewIdentity()
+	if err != nil {
+		return nil, err
+	}
+	f := &flow{Handle: random(16), Service: "acme", Key: k.Public()}
 	out := make([]string, n)
 	for i := range out {
 		v, err := b.sealFlow(f)
@@ -19,6 +25,18 @@ func (b *Broker) SealFlows(n int) ([]string, error) {
 func (b *Broker) OpensAsFlow(handle, value string) bool {
 	_, err := b.openFlow(handle, value)
 	return err == nil
+}
+
+// FlowUnderWrap seals a whole flow as sealFlow does, but with the keys of refresh tokens.
+func (b *Broker) FlowUnderWrap() (handle, value string, err error) {
+	k, err := custody.NewIdentity()
+	if err != nil {
+		return "", "", err
+	}
+	other := &Broker{cfg: b.cfg, state: b.wrap}
+	f := &flow{Handle: random(16), Service: "acme", Key: k.Public(), Begun: b.cfg.Now().Unix()}
+	value, err = other.sealFlow(f)
+	return f.Handle, value, err
 }
 
 // ParseOrigin is parseOrigin.

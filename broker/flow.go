@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -36,7 +35,7 @@ type flow struct {
 	Begun    int64               `json:"t"` // seconds since 1970 UTC
 }
 
-var handlePattern = regexp.MustCompile(`^[A-Za-z0-9_-]{22}$`)
+var handlePattern = lazily(`^[A-Za-z0-9_-]{22}$`)
 
 // random returns n random bytes in base64url: no character that any party encodes.
 func random(n int) string {
@@ -72,7 +71,7 @@ func (b *Broker) openFlow(handle, value string) (*flow, error) {
 	if !ok || !ok2 || len(value) > maxCookie || !handlePattern.MatchString(handle) {
 		return nil, errFlow
 	}
-	sealed, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	sealed, err := decode64(text)
 	if err != nil {
 		return nil, errFlow
 	}

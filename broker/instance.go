@@ -2,12 +2,14 @@ package broker
 
 import (
 	"crypto/ed25519"
-	"encoding/base64"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -25,7 +27,7 @@ type InstanceKey struct {
 // ParseInstanceKey reads "<kid>:<base64url of 32 bytes>".
 func ParseInstanceKey(s string) (InstanceKey, error) {
 	id, text, ok := strings.Cut(s, ":")
-	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	b, err := decode64(text)
 	if !ok || err != nil || len(b) != ed25519.PublicKeySize || !kidPattern.MatchString(id) {
 		return InstanceKey{}, errors.New("an instance key is written <kid>:<base64url of a 32-byte Ed25519 public key>")
 	}
@@ -34,7 +36,8 @@ func ParseInstanceKey(s string) (InstanceKey, error) {
 
 // Claims are those of an instance's token.
 type Claims struct {
-	Origins []string `json:"origins"` // whose wrapped tokens its holder may have refreshed
+	Origins []string      `json:"origins"`       // whose wrapped tokens its holder may have refreshed
+	Bound   *Confirmation `json:"cnf,omitempty"` // the key whose proof every call needs; nil: none
 	jwt.RegisteredClaims
 }
 
@@ -45,6 +48,9 @@ func SignToken(key ed25519.PrivateKey, kid string, c Claims) (string, error) {
 	}
 	if err := checkOrigins(c.Origins); err != nil {
 		return "", err
+	}
+	if c.Bound != nil && !keyID.MatchString(c.Bound.JKT) {
+		return "", errors.New("a token is bound to a key's thumbprint: base64url of 32 bytes")
 	}
 	t := jwt.NewWithClaims(jwt.SigningMethodEdDSA, c)
 	t.Header["kid"] = kid
@@ -70,11 +76,24 @@ type tokenChecker struct {
 	keys    map[string]ed25519.PublicKey
 	refused []string
 	parser  *jwt.Parser
+	times   *jwt.Validator
+	origin  string // of the broker
 	now     func() time.Time
+	proofs  proofSet
+
+	mu    sync.Mutex
+	known map[[32]byte]*Claims // whose signature was checked, by the token's digest
+	rate  buckets
 }
 
 func newTokenChecker(cfg Config, origin string) (*tokenChecker, error) {
-	c := &tokenChecker{keys: make(map[string]ed25519.PublicKey), refused: cfg.Refused, now: cfg.Now}
+	c := &tokenChecker{keys: make(map[string]ed25519.PublicKey), refused: cfg.Refused, origin: origin, now: cfg.Now}
+	switch {
+	case cfg.InstanceRate == 0:
+		c.rate.perSecond = 10
+	case cfg.InstanceRate > 0:
+		c.rate.perSecond = float64(cfg.InstanceRate)
+	}
 	for _, k := range cfg.InstanceKeys {
 		if !kidPattern.MatchString(k.ID) || len(k.Key) != ed25519.PublicKeySize {
 			return nil, errors.New("a key has an id of 1 to 32 letters, digits, _ or - and 32 bytes")
@@ -84,28 +103,58 @@ func newTokenChecker(cfg Config, origin string) (*tokenChecker, error) {
 		}
 		c.keys[k.ID] = k.Key
 	}
-	c.parser = jwt.NewParser(jwt.WithValidMethods([]string{"EdDSA"}), jwt.WithAudience(origin), jwt.WithIssuedAt(),
-		jwt.WithExpirationRequired(), jwt.WithLeeway(time.Minute), jwt.WithTimeFunc(cfg.Now), jwt.WithStrictDecoding())
+	claims := []jwt.ParserOption{jwt.WithAudience(origin), jwt.WithIssuedAt(), jwt.WithExpirationRequired(), jwt.WithLeeway(time.Minute), jwt.WithTimeFunc(cfg.Now)}
+	c.times = jwt.NewValidator(claims...)
+	c.parser = jwt.NewParser(append(claims, jwt.WithValidMethods([]string{"EdDSA"}), jwt.WithStrictDecoding())...)
 	return c, nil
 }
 
 var errToken = errors.New("no valid instance token")
 
-// check returns the claims of a request's token. Every fault is the same error: what is
-// wrong with a token is nothing for its holder to learn here.
+// check returns the claims of a request's token. Every fault is the same error, but for a
+// clockError: what else is wrong with a token is nothing for its holder to learn here.
 func (c *tokenChecker) check(r *http.Request) (*Claims, error) {
 	auth := r.Header.Values("Authorization")
 	if len(auth) != 1 || len(auth[0]) > 8192 {
 		return nil, errToken
 	}
 	scheme, text, ok := strings.Cut(auth[0], " ")
-	if !ok || !strings.EqualFold(scheme, "Bearer") {
+	if !ok || !strings.EqualFold(scheme, "Bearer") && !strings.EqualFold(scheme, "DPoP") {
 		return nil, errToken
 	}
-	claims := new(Claims)
+	claims, err := c.read(text)
+	if err != nil {
+		return nil, err
+	}
+	if claims.Bound == nil {
+		return claims, nil
+	}
+	if err := c.checkProof(r, text, claims.Bound.JKT); err != nil {
+		return nil, err
+	}
+	return claims, nil
+}
+
+// maxKnown bounds how many tokens are remembered.
+const maxKnown = 1024
+
+// read returns the claims of a token. An instance sends the same one for weeks: its signature
+// is checked once, its times whenever it comes.
+func (c *tokenChecker) read(text string) (*Claims, error) {
+	digest := sha256.Sum256([]byte(text))
+	c.mu.Lock()
+	claims := c.known[digest]
+	c.mu.Unlock()
+	if claims != nil {
+		if c.times.Validate(claims) != nil {
+			return nil, errToken
+		}
+		return claims, nil
+	}
+	claims = new(Claims)
 	_, err := c.parser.ParseWithClaims(text, claims, func(t *jwt.Token) (any, error) {
 		kid, _ := t.Header["kid"].(string)
-		if k, ok := c.keys[kid]; ok {
+		if k, ok := c.keys[kid]; ok && t.Header["crit"] == nil {
 			return k, nil
 		}
 		return nil, errToken
@@ -114,5 +163,60 @@ func (c *tokenChecker) check(r *http.Request) (*Claims, error) {
 		checkOrigins(claims.Origins) != nil || slices.Contains(c.refused, claims.ID) || slices.Contains(c.refused, claims.Issuer) {
 		return nil, errToken
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known == nil || len(c.known) >= maxKnown {
+		c.known = make(map[[32]byte]*Claims)
+	}
+	c.known[digest] = claims
 	return claims, nil
+}
+
+// buckets hold how many calls each instance may still make of this process: a stolen token
+// is no tireless oracle. They are one process's memory; behind a gateway its throttle stands
+// beside them.
+type buckets struct {
+	perSecond float64 // 0: no limit; a minute's worth at once
+
+	mu sync.Mutex
+	of map[string]*bucket
+}
+
+type bucket struct {
+	left float64
+	at   time.Time
+}
+
+// maxBuckets bounds the memory; those that are full again go first.
+const maxBuckets = 10_000
+
+// take takes one call of an instance's. wait is how long until there is one, 0 where there was.
+func (b *buckets) take(instance string, now time.Time) (wait time.Duration) {
+	if b.perSecond <= 0 {
+		return 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	most := 60 * b.perSecond
+	if b.of == nil || len(b.of) >= maxBuckets && b.of[instance] == nil {
+		full := func(_ string, e *bucket) bool { return e.left+now.Sub(e.at).Seconds()*b.perSecond >= most }
+		maps.DeleteFunc(b.of, full)
+		if b.of == nil || len(b.of) >= maxBuckets {
+			b.of = make(map[string]*bucket)
+		}
+	}
+	e := b.of[instance]
+	if e == nil {
+		e = &bucket{most, now}
+		b.of[instance] = e
+	}
+	if d := now.Sub(e.at); d > 0 {
+		e.left = min(most, e.left+d.Seconds()*b.perSecond)
+		e.at = now
+	}
+	if e.left < 1 {
+		return time.Duration((1 - e.left) / b.perSecond * float64(time.Second))
+	}
+	e.left--
+	return 0
 }

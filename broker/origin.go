@@ -4,9 +4,9 @@ import (
 	"errors"
 	"net"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/net/idna"
 
@@ -16,12 +16,12 @@ import (
 var errOrigin = errors.New("an origin is https, a public host and at most a port, such as https://chat.example")
 
 // hostPattern is a host of at least two labels, as the DNS has them.
-var hostPattern = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+var hostPattern = lazily(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // parseOrigin returns the canonical form of an https origin: lower case, punycode, no port
 // where it is 443. Everything that could read as another origin is refused.
 func parseOrigin(s string) (string, error) {
-	if s == "" || len(s) > 300 || strings.ContainsFunc(s, func(c rune) bool { return c <= 0x20 || c == 0x7f || strings.ContainsRune(`\%@#?`, c) }) {
+	if s == "" || len(s) > 300 || !utf8.ValidString(s) || strings.ContainsFunc(s, func(c rune) bool { return c <= 0x20 || c == 0x7f || strings.ContainsRune(`\%@#?`, c) }) {
 		return "", errOrigin
 	}
 	u, err := url.Parse(s)
@@ -65,8 +65,8 @@ func (a returnAddress) host() string {
 }
 
 var (
-	loopbackPath = regexp.MustCompile(`^/[A-Za-z0-9_-]{16,64}$`)
-	keyID        = regexp.MustCompile(`^[A-Za-z0-9_-]{43}$`)
+	loopbackPath = lazily(`^/[A-Za-z0-9_-]{16,64}$`)
+	keyID        = lazily(`^[A-Za-z0-9_-]{43}$`)
 )
 
 // parseReturn reads return_to: an https origin, or a literal loopback address with a port

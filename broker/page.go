@@ -4,13 +4,17 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
-	"html/template"
+	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"golang.org/x/net/idna"
 	"golang.org/x/net/publicsuffix"
+
+	"github.com/elevenmessenger/connect/broker/internal/markup"
 )
 
 //go:embed page.html
@@ -21,18 +25,18 @@ var pageCSS string
 
 // pages renders the few pages that a member sees here. They hold no script.
 type pages struct {
-	t     *template.Template
+	set   *markup.Set
 	style string // the CSP source of the one style sheet
 }
 
 func newPages() (*pages, error) {
-	t, err := template.New("page").Parse(pageHTML)
+	set, err := markup.Parse(pageHTML)
 	if err != nil {
 		return nil, err
 	}
 	// The sheet stands inside the page, allowed by its digest: nothing else is loaded.
 	sum := sha256.Sum256([]byte(pageCSS))
-	return &pages{t: t, style: "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"}, nil
+	return &pages{set: set, style: "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"}, nil
 }
 
 type consentData struct {
@@ -64,6 +68,29 @@ func (d consentData) Spelled() string {
 	return strings.Join(strings.Split(strings.ReplaceAll(d.Number, " ", ""), ""), " ")
 }
 
+// data is what the page's source names.
+func (d consentData) data() markup.Data {
+	m := markup.Data{
+		"Service": d.Service, "Write": d.Write, "Receiver": d.Receiver(), "Unicode": d.Unicode(), "Program": d.Program(), "Origin": d.Return.Origin,
+		"Number": d.Number, "Spelled": d.Spelled(), "Say": d.Say, "Action": d.Action, "Token": d.Token,
+	}
+	var scopes, values []markup.Data
+	for i, s := range d.Scopes {
+		before := ""
+		if i > 0 {
+			before = ", "
+		}
+		scopes = append(scopes, markup.Data{"Before": before, "Name": s})
+	}
+	for _, k := range slices.Sorted(maps.Keys(d.Values)) {
+		for _, v := range d.Values[k] {
+			values = append(values, markup.Data{"Name": k, "Value": v})
+		}
+	}
+	m["Scopes"], m["Values"] = scopes, values
+	return m
+}
+
 // Program is the address of a program on this computer.
 func (d consentData) Program() string {
 	if !d.Return.CLI {
@@ -72,7 +99,7 @@ func (d consentData) Program() string {
 	return d.Return.host()
 }
 
-func (p *pages) write(w http.ResponseWriter, r *http.Request, status int, name, formAction string, data any) {
+func (p *pages) write(w http.ResponseWriter, r *http.Request, status int, name, formAction string, data markup.Data) {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src "+p.style+"; form-action "+formAction+"; frame-ancestors 'none'; base-uri 'none'")
@@ -82,17 +109,14 @@ func (p *pages) write(w http.ResponseWriter, r *http.Request, status int, name, 
 	if r.Method == http.MethodHead {
 		return
 	}
-	p.t.ExecuteTemplate(w, name, struct {
-		CSS  template.CSS
-		Data any
-	}{template.CSS(pageCSS), data})
+	io.WriteString(w, p.set.Render(name, markup.Data{"CSS": markup.CSS(pageCSS), "Data": data}))
 }
 
 func (p *pages) consent(w http.ResponseWriter, r *http.Request, d consentData) {
 	// With no-referrer, browsers send "Origin: null" with the form (Fetch, "append a request
 	// Origin header"); with this they name us to ourselves and to nobody else.
 	w.Header().Set("Referrer-Policy", "same-origin")
-	p.write(w, r, http.StatusOK, "consent", formTargets(d.AuthorizeURL, d.Return), d)
+	p.write(w, r, http.StatusOK, "consent", formTargets(d.AuthorizeURL, d.Return), d.data())
 }
 
 // formTargets is where the consent page's form may lead. Chromium holds every redirect after
@@ -119,7 +143,7 @@ func formTargets(authorizeURL string, ret returnAddress) string {
 
 // link is for an outcome too long for a redirect: the same address, as a link.
 func (p *pages) link(w http.ResponseWriter, r *http.Request, ret returnAddress, to string) {
-	p.write(w, r, http.StatusOK, "link", "'none'", struct{ Receiver, To string }{strings.TrimPrefix(ret.Origin, "https://"), to})
+	p.write(w, r, http.StatusOK, "link", "'none'", markup.Data{"Receiver": strings.TrimPrefix(ret.Origin, "https://"), "To": to})
 }
 
 // A pageError is what a member reads when there is nothing to decide.
@@ -139,5 +163,5 @@ func (b *Broker) errorPage(w http.ResponseWriter, r *http.Request, status int, e
 	if n := noteOf(r.Context()); n.class == "" {
 		n.class = "page"
 	}
-	b.page.write(w, r, status, "error", "'none'", e)
+	b.page.write(w, r, status, "error", "'none'", markup.Data{"Title": e.Title, "Text": e.Text})
 }

@@ -2,12 +2,12 @@ package broker
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,7 +29,7 @@ func (b *Broker) unwrapToken(service string, origins []string, wrapped string) (
 	if !ok || !ok2 || len(wrapped) > 11264 {
 		return "", "", errSealed
 	}
-	sealed, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	sealed, err := decode64(text)
 	if err != nil {
 		return "", "", errSealed
 	}
@@ -71,14 +71,15 @@ func (b *Broker) refresh(ctx context.Context, claims *Claims, req *refreshReques
 	case err != nil:
 		return nil, &refusal{http.StatusUnauthorized, "unauthorized"}
 	}
-	sum := sha256.Sum256(body)
-	op := base64.RawURLEncoding.EncodeToString(sum[:])
-	// Sealed once for nothing: what cannot be sealed later is found while nothing is lost.
-	probe := &custody.RefreshAnswer{Secret: integrations.NewSecret("probe"), Refresh: integrations.NewSecret(req.Refresh)}
-	if _, err := custody.SealAnswer(key, op, probe); err != nil {
+	if m.Auth.OAuth.Refresh != nil && m.Auth.OAuth.Refresh.None != "" {
+		return nil, &refusal{http.StatusBadRequest, "no_refresh"}
+	}
+	// What sealing could fail at is found while nothing is lost.
+	sealer, err := custody.NewAnswerSealer(key, custody.PurposeRefresh, custody.RefreshOp(body))
+	if err != nil {
 		return nil, &refusal{http.StatusBadRequest, "malformed"}
 	}
-	a, err := b.refreshAt(detach(ctx), m, token)
+	a, err := b.refreshAt(ctx, m, token)
 	if err != nil {
 		return nil, err
 	}
@@ -87,20 +88,16 @@ func (b *Broker) refresh(ctx context.Context, claims *Claims, req *refreshReques
 	if a.refresh != "" && a.refresh != token {
 		out.Refresh, out.Same = integrations.NewSecret(b.wrapToken(m.ID, origin, a.refresh)), false
 	}
-	env, err := custody.SealAnswer(key, op, out)
+	env, err := sealer.Seal(out)
 	if err != nil {
 		// Too large with what came beside the pair: the pair itself always fits.
 		out.Scopes, out.Keep = nil, nil
-		if env, err = custody.SealAnswer(key, op, out); err != nil {
+		if env, err = sealer.Seal(out); err != nil {
 			return nil, &RefreshError{Class: Temporary, Code: "unsealable"}
 		}
 	}
 	return env, nil
 }
-
-// detach returns a context that does not end with the caller's connection. The call to the
-// provider has its own, shorter end (Config.UpstreamTimeout).
-func detach(ctx context.Context) context.Context { return context.WithoutCancel(ctx) }
 
 type revokeRequest struct {
 	Service string            `json:"service"`
@@ -113,6 +110,8 @@ type revokeAnswer struct {
 	Revoked bool   `json:"revoked"`
 	Why     string `json:"why,omitempty"`
 	Where   string `json:"where,omitempty"`
+
+	gone bool // the service did not know the token
 }
 
 // revoke answers POST /api/revoke. That it did not work is an answer, not a failure: whoever
@@ -126,6 +125,11 @@ func (b *Broker) revoke(ctx context.Context, claims *Claims, req *revokeRequest,
 	o := m.Auth.OAuth
 	if req.Secret != "" && !goodToken(req.Secret) || len(req.Keep) > 16 {
 		return nil, &refusal{http.StatusBadRequest, "malformed"}
+	}
+	for k, v := range req.Keep {
+		if len(k) > 64 || !goodKept(v) {
+			return nil, &refusal{http.StatusBadRequest, "malformed"}
+		}
 	}
 	refresh := ""
 	if req.Refresh != "" {
@@ -144,32 +148,68 @@ func (b *Broker) revoke(ctx context.Context, claims *Claims, req *revokeRequest,
 		return &revokeAnswer{Why: "the service has no way to do it", Where: v.None}, nil
 	case v.Reach != "token" && !b.cfg.AllowWiderRevoke:
 		return &revokeAnswer{Why: "it would end more than this connection, and this broker's operator does not allow that"}, nil
-	}
-	token := req.Secret
-	if v.Takes == "refresh" {
-		token = refresh
-	}
-	if v.Style != "deauthorize" && token == "" {
-		return &revokeAnswer{Why: "the token that the service asks for is not at hand"}, nil
-	}
-	if v.Style == "deauthorize" && req.Keep[v.Param] == "" {
+	case v.Style == "deauthorize" && req.Keep[v.Param] == "":
 		return &revokeAnswer{Why: "what the service asks for was not kept"}, nil
 	}
-	c, err := b.client(ctx, m.ID, v.URL)
-	if err != nil {
+	ctx, cancel := b.upstream.within(ctx)
+	defer cancel()
+	switch {
+	case v.Style == "deauthorize":
+		return b.revokeAt(ctx, m, "", req.Keep)
+	case v.Takes == "refresh" && refresh != "":
+		return b.revokeAt(ctx, m, refresh, nil)
+	case v.Takes == "refresh" || req.Secret == "" && refresh == "":
+		return &revokeAnswer{Why: "the token that the service asks for is not at hand"}, nil
+	}
+	if req.Secret != "" {
+		ans, err := b.revokeAt(ctx, m, req.Secret, nil)
+		if err != nil || !ans.gone || refresh == "" {
+			return ans, err
+		}
+	}
+	// The access token has run out, and its connection lives on in the refresh token, which
+	// the service does not take: a fresh access token ends both.
+	a, err := b.refreshAt(ctx, m, refresh)
+	var re *RefreshError
+	switch {
+	case errors.As(err, &re) && re.Class == Dead:
+		return &revokeAnswer{Revoked: true}, nil
+	case err != nil:
 		return nil, err
 	}
-	r, err := b.upstream.do(detach(ctx), func() (*http.Request, error) { return revokeCall(o, c, token, req.Keep) })
-	if err != nil {
-		return nil, err
-	}
-	return readRevoke(o, r, b.cfg.Now())
+	return b.revokeAt(ctx, m, a.access, nil)
 }
 
-// revokeCall builds the call that ends a connection, in one of the four shapes.
+// revokeAt makes the call that ends a connection.
+func (b *Broker) revokeAt(ctx context.Context, m *integrations.Manifest, token string, keep map[string]string) (ans *revokeAnswer, err error) {
+	o := m.Auth.OAuth
+	err = b.withClient(ctx, m, o.Revoke.URL, func(c Client) error {
+		r, err := b.upstream.do(ctx, func() (*http.Request, error) { return revokeCall(o, c, token, keep) })
+		if err == nil {
+			ans, err = readRevoke(o, r, b.cfg.Now())
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ans, nil
+}
+
+// revokeCall builds the call that ends a connection, in one of the five shapes.
 func revokeCall(o *integrations.OAuth, c Client, token string, keep map[string]string) (*http.Request, error) {
 	v := o.Revoke
 	to := strings.ReplaceAll(v.URL, "{client_id}", escapeSegment(c.ID))
+	body, auth, scheme := v.Body, v.ClientAuth, v.Scheme
+	if body == "" {
+		body = "form"
+	}
+	if auth == "" {
+		auth = o.ClientAuth
+	}
+	if scheme == "" {
+		scheme = "Bearer"
+	}
 	switch v.Style {
 	case "github-token": // DELETE with Basic, the access token in JSON
 		req, err := formOrJSON(http.MethodDelete, to, "json", []integrations.Pair{{Name: "access_token", Value: token}})
@@ -177,10 +217,16 @@ func revokeCall(o *integrations.OAuth, c Client, token string, keep map[string]s
 			basicAuth(req, "basic_raw", c)
 		}
 		return req, err
-	case "deauthorize": // the client's secret as Bearer, the kept value in a form
-		req, err := formOrJSON(http.MethodPost, to, "form", []integrations.Pair{{Name: "client_id", Value: c.ID}, {Name: v.Param, Value: keep[v.Param]}})
+	case "deauthorize": // the client's secret in the header, the kept value in the body
+		req, err := formOrJSON(http.MethodPost, to, body, []integrations.Pair{{Name: "client_id", Value: c.ID}, {Name: v.Param, Value: keep[v.Param]}})
 		if err == nil {
-			req.Header.Set("Authorization", "Bearer "+c.Secret.Reveal())
+			req.Header.Set("Authorization", scheme+" "+c.Secret.Reveal())
+		}
+		return req, err
+	case "bearer": // as the connection itself, with no client
+		req, err := formOrJSON(http.MethodPost, to, body, nil)
+		if err == nil {
+			req.Header.Set("Authorization", "Bearer "+token)
 		}
 		return req, err
 	}
@@ -192,7 +238,10 @@ func revokeCall(o *integrations.OAuth, c Client, token string, keep map[string]s
 	if v.Style == "rfc7009" {
 		params = append(params, integrations.Pair{Name: "token_type_hint", Value: v.Takes + "_token"})
 	}
-	return tokenRequest(&integrations.OAuth{ClientAuth: o.ClientAuth, TokenBody: o.TokenBody, ParamNames: o.ParamNames}, c, grantRequest{url: to, params: params})
+	if v.Style == "form" && auth == "none" && v.ClientAuth == "none" {
+		return formOrJSON(http.MethodPost, to, body, params) // whoever has the token may
+	}
+	return tokenRequest(&integrations.OAuth{ClientAuth: auth, TokenBody: body, ParamNames: o.ParamNames}, c, grantRequest{url: to, params: params})
 }
 
 func escapeSegment(s string) string {
@@ -201,19 +250,29 @@ func escapeSegment(s string) string {
 
 // readRevoke reads what came of it: done, or gone already, is revoked.
 func readRevoke(o *integrations.OAuth, r *reply, now time.Time) (*revokeAnswer, error) {
-	code := ""
+	code, ok := "", true
 	if top := readObject(r); top != nil {
 		code, _ = errorCode(o, top)
+		ok = at(top, "ok") != false
 	}
-	gone := r.status == http.StatusNotFound || r.status == http.StatusUnprocessableEntity ||
-		code == "invalid_token" || code == "token_revoked" || code == "invalid_grant"
+	fail := func(class Class, code string) (*revokeAnswer, error) {
+		return nil, &RefreshError{Class: class, Code: code, RetryAfter: retryAfter(r.header, now), Status: r.status}
+	}
+	// The manifest's own list, and what says so at every provider (RFC 7009, section 2.2.1,
+	// and the names that some give it).
+	gone := slices.Contains(append([]string{"invalid_token", "token_revoked", "invalid_grant"}, o.Revoke.Gone...), code) ||
+		slices.Contains(o.Revoke.Gone, strconv.Itoa(r.status))
 	switch {
-	case r.status >= 200 && r.status < 300 && code == "" || r.status < 500 && gone:
+	case passing(r.status):
+		return fail(Temporary, passingCode(r.status))
+	case slices.Contains(operatorCodes, code):
+		return fail(Misconfigured, code)
+	case gone:
+		return &revokeAnswer{Revoked: true, gone: true}, nil
+	case r.status < 300 && ok && (code == "" || code == "success"):
 		return &revokeAnswer{Revoked: true}, nil
-	case r.status == 429 || r.status >= 500 || r.status < 400:
-		return nil, &RefreshError{Class: Temporary, Code: "server", RetryAfter: retryAfter(r.header, now), Status: r.status}
-	case slices.Contains(operatorCodes, code) || r.status == 401:
-		return nil, &RefreshError{Class: Misconfigured, Code: "invalid_client", Status: r.status}
+	case r.status == http.StatusUnauthorized:
+		return fail(Misconfigured, "invalid_client")
 	}
 	return &revokeAnswer{Why: "the service refused"}, nil
 }
@@ -223,12 +282,15 @@ func (b *Broker) count(name, service string) {
 	if b.cfg.Metrics == nil {
 		return
 	}
-	line, err := json.Marshal(map[string]any{
-		"level": "INFO", "service": service, name: 1,
-		"_aws": map[string]any{"Timestamp": b.cfg.Now().UnixMilli(), "CloudWatchMetrics": []any{map[string]any{
-			"Namespace": "Connect", "Dimensions": [][]string{{}, {"service"}}, "Metrics": []any{map[string]string{"Name": name, "Unit": "Count"}},
-		}}},
-	})
+	// Without a stack's name the dimensions are the service's alone.
+	fields, dims := map[string]any{"level": "INFO", "service": service, name: 1}, [][]string{{}, {"service"}}
+	if b.cfg.Stack != "" {
+		fields["stack"], dims = b.cfg.Stack, [][]string{{"stack"}, {"stack", "service"}}
+	}
+	fields["_aws"] = map[string]any{"Timestamp": b.cfg.Now().UnixMilli(), "CloudWatchMetrics": []any{map[string]any{
+		"Namespace": "Connect", "Dimensions": dims, "Metrics": []any{map[string]string{"Name": name, "Unit": "Count"}},
+	}}}
+	line, err := json.Marshal(fields)
 	if err == nil {
 		b.cfg.Metrics.Write(append(line, '\n'))
 	}

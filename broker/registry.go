@@ -12,8 +12,9 @@ import (
 	"github.com/elevenmessenger/connect/integrations"
 )
 
-// RegistryBodies returns what GET /registry and /registry/{id} answer, compressed once: it
-// takes a quarter of a second. A zero asOf is left out.
+// RegistryBodies returns what GET /registry and /registry/{id} answer. A zero asOf is left
+// out. All of it takes a quarter of a second to compress: each form is made when it is first
+// asked for, and once.
 func RegistryBodies(services []*integrations.Manifest, asOf time.Time) (whole public.Body, byID map[string]public.Body, err error) {
 	all := struct {
 		AsOf     string            `json:"as_of,omitempty"`
@@ -41,12 +42,21 @@ func RegistryBodies(services []*integrations.Manifest, asOf time.Time) (whole pu
 }
 
 func compress(body []byte) public.Body {
-	var br, gz bytes.Buffer
-	w := brotli.NewWriterLevel(&br, brotli.BestCompression)
-	w.Write(body)
-	w.Close()
-	z, _ := gzip.NewWriterLevel(&gz, gzip.BestCompression)
-	z.Write(body)
-	z.Close()
-	return public.Body{JSON: body, Gzip: gz.Bytes(), Brotli: br.Bytes()}
+	return public.Body{
+		JSON: func() []byte { return body },
+		Gzip: func() []byte {
+			var b bytes.Buffer
+			z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression)
+			z.Write(body)
+			z.Close()
+			return b.Bytes()
+		},
+		Brotli: func() []byte {
+			var b bytes.Buffer
+			w := brotli.NewWriterLevel(&b, brotli.BestCompression)
+			w.Write(body)
+			w.Close()
+			return b.Bytes()
+		},
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -31,6 +32,13 @@ type Client struct {
 // same says whether two are one to a provider.
 func (c Client) same(d Client) bool {
 	return c.ID == d.ID && c.Secret.Reveal() == d.Secret.Reveal()
+}
+
+// BasicDiffers says whether id or secret read differently with client_auth basic, which encodes
+// them first (RFC 6749, section 2.3.1), and basic_raw: where a provider refuses such a client,
+// that is the first thing to look at.
+func (c Client) BasicDiffers() bool {
+	return url.QueryEscape(c.ID) != c.ID || url.QueryEscape(c.Secret.Reveal()) != c.Secret.Reveal()
 }
 
 // ErrNoClient means that there is no client for a service, so that it is not offered.
@@ -111,7 +119,7 @@ func (v clientJSON) client() (Client, error) {
 		}
 	}
 	for _, h := range v.Hosts {
-		if h == "" || hostOf("https://"+h) != h {
+		if u, err := url.Parse("https://" + h); err != nil || h == "" || u.Hostname() != h || strings.ToLower(h) != h {
 			return Client{}, errors.New("hosts are plain host names, such as api.example.com")
 		}
 	}

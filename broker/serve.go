@@ -79,15 +79,28 @@ func serveJSON[Req, Resp any](b *Broker, f func(ctx context.Context, claims *Cla
 			return
 		}
 		claims, err := b.tokens.check(r)
-		if err != nil {
+		var off *clockError
+		switch {
+		case errors.As(err, &off):
+			b.failClock(w, r, off)
+			return
+		case err != nil:
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			b.fail(w, r, http.StatusUnauthorized, "unauthorized")
 			return
 		}
 		noteOf(r.Context()).instance = claims.Issuer
+		if wait := b.tokens.rate.take(claims.Issuer, b.cfg.Now()); wait > 0 {
+			b.failClass(w, r, &RefreshError{Class: Temporary, Code: "too_many", RetryAfter: wait})
+			return
+		}
 		body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
-		if err != nil || len(body) > maxBody {
+		switch {
+		case len(body) > maxBody:
 			b.fail(w, r, http.StatusRequestEntityTooLarge, "too_large")
+			return
+		case err != nil:
+			b.fail(w, r, http.StatusBadRequest, "malformed")
 			return
 		}
 		req := new(Req)
@@ -112,11 +125,31 @@ func serveJSON[Req, Resp any](b *Broker, f func(ctx context.Context, claims *Cla
 	}
 }
 
-// failClass answers what a provider's failure means: 409 dead, 503 temporary, 502 misconfigured.
+// failClock tells whoever has shown the right key that the clocks differ: off_s is how many
+// seconds the caller's is ahead.
+func (b *Broker) failClock(w http.ResponseWriter, r *http.Request, e *clockError) {
+	noteOf(r.Context()).class = "clock"
+	w.Header().Set("WWW-Authenticate", `DPoP error="invalid_dpop_proof"`)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusUnauthorized)
+	fmt.Fprintf(w, "{\"error\":\"clock\",\"off_s\":%d}\n", int64(e.off/time.Second))
+}
+
+// failClass answers what a provider's failure means: 409 dead, 502 misconfigured, 503
+// temporary, 429 where it is a limit.
 func (b *Broker) failClass(w http.ResponseWriter, r *http.Request, e *RefreshError) {
 	n := noteOf(r.Context())
 	n.class, n.code, n.upstream = string(e.Class), e.Code, e.Status
-	status := map[Class]int{Dead: http.StatusConflict, Temporary: http.StatusServiceUnavailable, Misconfigured: http.StatusBadGateway}[e.Class]
+	status := http.StatusServiceUnavailable
+	switch {
+	case e.Class == Dead:
+		status = http.StatusConflict
+	case e.Class == Misconfigured:
+		status = http.StatusBadGateway
+	case e.Code == "rate_limited" || e.Code == "too_many":
+		// Not 503: whoever sees a provider's or our own limit as an outage tries sooner.
+		status = http.StatusTooManyRequests
+	}
 	out := struct {
 		Class      Class  `json:"class"`
 		Code       string `json:"code,omitempty"`

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"encoding/base64"
@@ -13,7 +14,9 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"code.dny.dev/ssrf"
@@ -30,29 +33,50 @@ const maxAnswer = 1 << 20
 type upstream struct {
 	transport *http.Transport
 	timeout   time.Duration
-	now       func() time.Time
 }
 
 func newUpstream(cfg Config) (*upstream, error) {
 	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		d := net.Dialer{Timeout: 5 * time.Second}
-		if to, ok := cfg.ConnectTo[addr]; ok {
-			return d.DialContext(ctx, network, to)
+		d := net.Dialer{Timeout: 5 * time.Second, Resolver: cfg.resolver}
+		to, ok := cfg.ConnectTo[addr]
+		if !ok {
+			to = addr
+			if !cfg.AllowPrivate {
+				d.Control = ssrf.New(ssrf.WithPorts(443)).Safe
+			}
 		}
-		if !cfg.AllowPrivate {
-			d.Control = ssrf.New(ssrf.WithPorts(443)).Safe
+		c, err := d.DialContext(ctx, network, to)
+		if err != nil {
+			return nil, err
 		}
-		return d.DialContext(ctx, network, addr)
+		return &countedConn{Conn: c}, nil
 	}
+	// HTTP/1.1: what becomes of one call says nothing of another's, and what was written for
+	// it can be counted.
+	one := new(http.Protocols)
+	one.SetHTTP1(true)
 	return &upstream{
 		timeout: cfg.UpstreamTimeout,
-		now:     cfg.Now,
 		transport: &http.Transport{
 			DialContext: dial, TLSClientConfig: &tls.Config{RootCAs: cfg.RootCAs, MinVersion: tls.VersionTLS12},
-			ForceAttemptHTTP2: true, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10, MaxIdleConnsPerHost: 64,
-			IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 5 * time.Second,
+			Protocols: one, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10, MaxIdleConnsPerHost: 64,
+			// A frozen function finds its connections dead, and only by using them: they
+			// are not kept for long. The clock that counts here goes on while it sleeps.
+			IdleConnTimeout: 20 * time.Second, TLSHandshakeTimeout: 5 * time.Second,
 		},
 	}, nil
+}
+
+// A countedConn knows whether anything was written to it.
+type countedConn struct {
+	net.Conn
+	written atomic.Int64
+}
+
+func (c *countedConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.written.Add(int64(n))
+	return n, err
 }
 
 // A reply is what a provider answered.
@@ -62,33 +86,72 @@ type reply struct {
 	body   []byte
 }
 
-// do sends one request. Where nothing can have been received it tries once more; after that
-// any failure is temporary, since the provider may have acted.
+// within bounds what is done at a provider for one request. It outlives the caller's
+// connection, since a pair may be on its way, but not the deadline that a function has: a
+// little of that is left to seal and to answer.
+func (u *upstream) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	end, ok := ctx.Deadline()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.timeout)
+	if !ok {
+		return ctx, cancel
+	}
+	inner, stop := context.WithDeadline(ctx, end.Add(-time.Second))
+	return inner, func() { stop(); cancel() }
+}
+
+// do sends one request. Where nothing was sent it tries once more; after that any failure is
+// temporary, since the provider may have acted.
 func (u *upstream) do(ctx context.Context, build func() (*http.Request, error)) (*reply, error) {
-	ctx, cancel := context.WithTimeout(ctx, u.timeout)
-	defer cancel()
 	for try := 0; ; try++ {
 		req, err := build()
 		if err != nil {
 			return nil, &RefreshError{Class: Misconfigured, Code: "request"}
 		}
-		connected := false
-		req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }}))
+		var conn *countedConn
+		var before int64
+		req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+			c := info.Conn
+			if t, ok := c.(*tls.Conn); ok {
+				c = t.NetConn()
+			}
+			if conn, _ = c.(*countedConn); conn != nil {
+				before = conn.written.Load()
+			}
+		}}))
 		req.GetBody = nil // nothing below sends it again
 		resp, err := u.transport.RoundTrip(req)
 		if err != nil {
-			if !connected && try == 0 && ctx.Err() == nil {
+			unsent := conn == nil || conn.written.Load() == before
+			if unsent && try == 0 && ctx.Err() == nil {
 				continue
 			}
 			return nil, &RefreshError{Class: Temporary, Code: "unreachable"}
 		}
-		body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
-		resp.Body.Close()
-		if err != nil || len(body) > maxAnswer {
+		body, err := readBody(resp)
+		if err != nil {
 			return nil, &RefreshError{Class: Temporary, Code: "unreadable", Status: resp.StatusCode}
 		}
 		return &reply{resp.StatusCode, resp.Header, body}, nil
 	}
+}
+
+// readBody reads an answer whole. One that is compressed although nobody asked for that is
+// unpacked: there may be a pair in it. What counts is its size then.
+func readBody(resp *http.Response) ([]byte, error) {
+	defer resp.Body.Close()
+	var r io.Reader = resp.Body
+	if strings.EqualFold(resp.Header.Get("Content-Encoding"), "gzip") {
+		z, err := gzip.NewReader(resp.Body)
+		if err != nil {
+			return nil, err
+		}
+		r = z
+	}
+	body, err := io.ReadAll(io.LimitReader(r, maxAnswer+1))
+	if err == nil && len(body) > maxAnswer {
+		err = errors.New("the answer is too long")
+	}
+	return body, err
 }
 
 // A grantRequest is what is asked of a token endpoint.
@@ -127,6 +190,8 @@ func basicAuth(req *http.Request, style string, c Client) {
 	case "basic": // RFC 6749, section 2.3.1: encoded as a form before base64
 		user, pass = url.QueryEscape(user), url.QueryEscape(pass)
 	case "basic_raw":
+	case "basic_secret": // the secret as the user's name, and no password
+		user, pass = c.Secret.Reveal(), ""
 	default:
 		return
 	}
@@ -196,71 +261,126 @@ func (b *Broker) refreshAt(ctx context.Context, m *integrations.Manifest, refres
 }
 
 // token asks a token endpoint with the service's client, and, where the provider does not
-// know that client, once more with another version of it: a secret may just be rotating,
-// and a provider that refuses the client has not looked at the code or token.
+// know that client, with other versions of it, each once: a secret may just be rotating, and
+// a provider that refuses the client has not looked at the code or token. All else that can
+// fail is done before the first request, and all of it ends in Config.UpstreamTimeout.
 func (b *Broker) token(ctx context.Context, m *integrations.Manifest, g grantRequest) (*tokenAnswer, error) {
-	o := m.Auth.OAuth
-	c, err := b.client(ctx, m.ID, g.url)
+	ctx, cancel := b.upstream.within(ctx)
+	defer cancel()
+	if err := b.wrap.ready(ctx); err != nil {
+		return nil, &RefreshError{Class: Temporary, Code: "key_store"}
+	}
+	var a *tokenAnswer
+	err := b.withClient(ctx, m, g.url, func(c Client) error {
+		r, err := b.upstream.do(ctx, func() (*http.Request, error) { return tokenRequest(m.Auth.OAuth, c, g) })
+		if err == nil {
+			a, err = readToken(m.Auth.OAuth, r, b.cfg.Now())
+		}
+		var re *RefreshError
+		if errors.As(err, &re) && re.Code == "not_json" && ctx.Err() != nil {
+			re.Code = "unreadable" // the provider ended its answer when it was hung up on
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
+	return a, nil
+}
+
+// withClient calls f with the client of a service, and, while f says that the provider does
+// not know it, with others, three in all. It counts one event for the operator where none was
+// known.
+func (b *Broker) withClient(ctx context.Context, m *integrations.Manifest, to string, f func(Client) error) error {
+	c, err := b.client(ctx, m.ID, to)
+	if err != nil {
+		return err
+	}
 	var failed []Client
 	for {
-		r, err := b.upstream.do(ctx, func() (*http.Request, error) { return tokenRequest(o, c, g) })
-		if err != nil {
-			return nil, err
-		}
-		ans, err := readToken(o, r, b.cfg.Now())
+		err := f(c)
 		var re *RefreshError
-		if err == nil || !errors.As(err, &re) || !unknownClient(re) {
+		if !errors.As(err, &re) || !unknownClient(re) {
 			if err == nil {
 				b.cfg.Secrets.Worked(m.ID, c)
 			}
-			return ans, err
+			return err
+		}
+		if failed = append(failed, c); len(failed) < 3 && ctx.Err() == nil {
+			other, err := b.cfg.Secrets.Other(ctx, m.ID, failed)
+			if err == nil && mayGo(other, m, to) {
+				if m.Auth.OAuth.ClientOnce {
+					b.cfg.Secrets.Worked(m.ID, other) // the next caller begins with it
+					return &RefreshError{Class: Temporary, Code: "client_changed", Status: re.Status}
+				}
+				c = other
+				continue
+			}
 		}
 		b.count("InvalidClient", m.ID)
-		if failed = append(failed, c); len(failed) > 2 {
-			return nil, err
-		}
-		if c, err = b.cfg.Secrets.Other(ctx, m.ID, failed); err != nil {
-			return nil, re
-		}
-		if !slices.Contains(allowedHosts(c, m.ID), hostOf(g.url)) {
-			return nil, re
-		}
+		return re
 	}
 }
 
 // client returns the client of a service, which may be sent to the host of to.
 func (b *Broker) client(ctx context.Context, service, to string) (Client, error) {
+	m := b.cfg.Registry.Get(service)
 	c, err := b.cfg.Secrets.Client(ctx, service)
 	switch {
 	case errors.Is(err, ErrNoClient):
 		return c, &RefreshError{Class: Misconfigured, Code: "no_client"}
 	case err != nil:
 		return c, &RefreshError{Class: Temporary, Code: "secret_store"}
-	case !slices.Contains(allowedHosts(c, service), hostOf(to)):
+	case c.Secret.IsZero() && m.Auth.OAuth.ClientAuth != "none":
+		return c, &RefreshError{Class: Misconfigured, Code: "no_client"}
+	case !mayGo(c, m, to):
 		return c, &RefreshError{Class: Misconfigured, Code: "host"}
 	}
 	return c, nil
 }
 
-func hostOf(s string) string {
-	u, err := url.Parse(strings.NewReplacer("{", "", "}", "").Replace(s))
-	if err != nil {
-		return ""
-	}
-	return u.Host
+// mayGo says whether a client may be sent to the host of to.
+func mayGo(c Client, m *integrations.Manifest, to string) bool {
+	return slices.Contains(allowedHosts(c, m.ID), hostOf(to))
 }
 
-// retryAfter reads Retry-After (RFC 9110, section 10.2.3), at most a day.
+// hostOf returns the host of an address that the loader has checked: https, a name, no port.
+func hostOf(s string) string {
+	s, _ = strings.CutPrefix(s, "https://")
+	if i := strings.IndexAny(s, "/?#"); i >= 0 {
+		s = s[:i]
+	}
+	return s
+}
+
+// maxRetryAfter is the longest wait that is passed on.
+const maxRetryAfter = 24 * time.Hour
+
+// retryAfter reads Retry-After (RFC 9110, section 10.2.3): seconds, or a date, which is held
+// against the answer's own Date where it has one.
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	v := strings.TrimSpace(h.Get("Retry-After"))
-	var d time.Duration
-	if n, err := time.ParseDuration(v + "s"); err == nil && v != "" {
-		d = n
-	} else if t, err := http.ParseTime(v); err == nil {
-		d = t.Sub(now)
+	if v == "" {
+		return 0
 	}
-	return max(0, min(d, 24*time.Hour))
+	if strings.Trim(v, "0123456789") == "" {
+		n, err := strconv.ParseInt(v, 10, 32)
+		if err != nil {
+			return maxRetryAfter
+		}
+		return min(time.Duration(n)*time.Second, maxRetryAfter)
+	}
+	t, err := http.ParseTime(v)
+	if err != nil {
+		return 0
+	}
+	return max(0, min(t.Sub(dateOf(h, now)), maxRetryAfter))
+}
+
+// dateOf is when an answer was made, by the clock of whoever made it.
+func dateOf(h http.Header, now time.Time) time.Time {
+	if t, err := http.ParseTime(h.Get("Date")); err == nil {
+		return t
+	}
+	return now
 }

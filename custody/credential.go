@@ -3,7 +3,6 @@ package custody
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"time"
 
@@ -157,9 +156,9 @@ func (c *Credential) check() error {
 }
 
 var (
-	serviceID = regexp.MustCompile(`^[a-z][a-z0-9-]{0,19}$`)
-	opID      = regexp.MustCompile(`^[a-z][a-z0-9_]{0,26}$`)
-	origin    = regexp.MustCompile(`^https?://[A-Za-z0-9.:\[\]-]{1,255}$`)
+	serviceID = lazily(`^[a-z][a-z0-9-]{0,19}$`)
+	opID      = lazily(`^[a-z][a-z0-9_]{0,26}$`)
+	origin    = lazily(`^https?://[A-Za-z0-9.:\[\]-]{1,255}$`)
 )
 
 func goodBroker(broker string, refresh integrations.Secret) bool {
@@ -175,7 +174,7 @@ func goodOps(ops map[string]Digest) bool {
 	return true
 }
 
-var wrapPattern = regexp.MustCompile(`^rt1\.[A-Za-z0-9_-]{1,32}\.[A-Za-z0-9_-]+$`)
+var wrapPattern = lazily(`^rt1\.[A-Za-z0-9_-]{1,32}\.[A-Za-z0-9_-]+$`)
 
 // maxWrap is the length of the longest wrapped refresh token.
 const maxWrap = 11264

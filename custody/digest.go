@@ -3,6 +3,7 @@ package custody
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -16,8 +17,11 @@ import (
 // base64url of its 32 bytes.
 type Digest [sha256.Size]byte
 
+// String returns base64url without padding.
+func (d Digest) String() string { return base64.RawURLEncoding.EncodeToString(d[:]) }
+
 // MarshalText writes base64url without padding.
-func (d Digest) MarshalText() ([]byte, error) { return Bytes(d[:]).MarshalText() }
+func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // UnmarshalText reads base64url without padding of exactly 32 bytes.
 func (d *Digest) UnmarshalText(text []byte) error {
@@ -46,18 +50,22 @@ var laterKeys = []string{"title", "about", "destructive", "idempotent", "labels"
 // what it does, what flows back and what a person reads before it runs. Titles,
 // descriptions and the later keys are left out; any other change asks for new consent.
 func OpDigest(m *integrations.Manifest, op string) (Digest, error) {
+	return opDigest(m.Raw(), m.ID, op)
+}
+
+func opDigest(manifest []byte, id, op string) (Digest, error) {
 	var file struct {
 		Manifest, ID, Name, Host, Headers, Error, Limits any
 		Auth                                             struct{ Authorization any }
-		Ops                                              map[string]map[string]any
+		Ops                                              map[string]json.RawMessage
 	}
 	// As float64: the loader keeps numbers within 2^53, and JCS writes them as ECMAScript does.
-	if err := json.Unmarshal(m.Raw(), &file); err != nil {
+	if err := json.Unmarshal(manifest, &file); err != nil {
 		return Digest{}, err
 	}
-	spec := file.Ops[op]
-	if spec == nil {
-		return Digest{}, fmt.Errorf("%w: %s has no %q", ErrNoOp, m.ID, op)
+	var spec, preview map[string]any
+	if json.Unmarshal(file.Ops[op], &spec) != nil || spec == nil {
+		return Digest{}, fmt.Errorf("%w: %s has no %q", ErrNoOp, id, op)
 	}
 	text := map[string]any{
 		"manifest": file.Manifest, "id": file.ID, "name": file.Name, "host": file.Host, "headers": file.Headers,
@@ -66,7 +74,10 @@ func OpDigest(m *integrations.Manifest, op string) (Digest, error) {
 	}
 	if p, ok := spec["preview"].(map[string]any); ok {
 		name, _ := p["op"].(string)
-		text["preview"] = stripOp(file.Ops[name])
+		if json.Unmarshal(file.Ops[name], &preview) != nil || preview == nil {
+			return Digest{}, fmt.Errorf("%w: %s has no %q", ErrNoOp, id, name)
+		}
+		text["preview"] = stripOp(preview)
 	}
 	for k, v := range text {
 		if v == nil {

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"time"
 
@@ -219,7 +218,10 @@ func binds(op *integrations.Op) bool {
 }
 
 func (g *Grant) bindOnce(m *integrations.Manifest, req GrantRequest) error {
-	if req.Call == nil || req.Call.Manifest != m || len(req.Ops) > 0 || req.Question != "" || req.Charter != "" || req.Window != nil {
+	if req.Call != nil && req.Call.Manifest != m {
+		return fmt.Errorf("%w: the call was bound by another manifest", ErrMalformed)
+	}
+	if req.Call == nil || len(req.Ops) > 0 || req.Question != "" || req.Charter != "" || req.Window != nil {
 		return fmt.Errorf("%w: it names one call and nothing else", ErrOnce)
 	}
 	text, err := OpDigest(m, req.Call.Op.Name)
@@ -381,10 +383,10 @@ func NewID() string {
 }
 
 var (
-	clock   = regexp.MustCompile(`^([01][0-9]|2[0-3]):[0-5][0-9]$`)
-	lang    = regexp.MustCompile(`^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$`)
-	zone    = regexp.MustCompile(`^(UTC|[A-Z][A-Za-z0-9_+-]{0,31}(/[A-Za-z0-9_+-]{1,32}){1,2})$`)
-	charter = regexp.MustCompile(`^([A-Za-z0-9_.-]{1,64}|mcp:[A-Za-z0-9_-]{43})$`)
+	clock   = lazily(`^([01][0-9]|2[0-3]):[0-5][0-9]$`)
+	lang    = lazily(`^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$`)
+	zone    = lazily(`^(UTC|[A-Z][A-Za-z0-9_+-]{0,31}(/[A-Za-z0-9_+-]{1,32}){1,2})$`)
+	charter = lazily(`^([A-Za-z0-9_.-]{1,64}|mcp:[A-Za-z0-9_-]{43})$`)
 )
 
 func (*Grant) purpose() Purpose { return PurposeGrant }

@@ -21,6 +21,12 @@ type KeyID string
 // A PublicKey is the identity key of a member or a bot: ECDH on P-256.
 type PublicKey struct {
 	key *ecdh.PublicKey
+	id  KeyID
+}
+
+func newPublicKey(k *ecdh.PublicKey) PublicKey {
+	sum := sha256.Sum256(k.Bytes())
+	return PublicKey{k, KeyID(base64.RawURLEncoding.EncodeToString(sum[:]))}
 }
 
 // ParsePublicKey reads a 65-byte uncompressed point (SEC 1, section 2.3.3).
@@ -32,7 +38,7 @@ func ParsePublicKey(b []byte) (PublicKey, error) {
 	if err != nil {
 		return PublicKey{}, fmt.Errorf("%w: this is not a point of P-256", ErrMalformed)
 	}
-	return PublicKey{k}, nil
+	return newPublicKey(k), nil
 }
 
 // Bytes returns the uncompressed point, or nil for the zero value.
@@ -44,13 +50,7 @@ func (p PublicKey) Bytes() []byte {
 }
 
 // ID returns the key's id, "" for the zero value.
-func (p PublicKey) ID() KeyID {
-	if p.key == nil {
-		return ""
-	}
-	sum := sha256.Sum256(p.key.Bytes())
-	return KeyID(base64.RawURLEncoding.EncodeToString(sum[:]))
-}
+func (p PublicKey) ID() KeyID { return p.id }
 
 // IsZero says whether there is no key.
 func (p PublicKey) IsZero() bool { return p.key == nil }
@@ -145,8 +145,8 @@ func newIdentity(k *ecdh.PrivateKey) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	pub := PublicKey{k.PublicKey()}
-	return &Identity{key: k, hpke: h, pub: pub, id: pub.ID()}, nil
+	pub := newPublicKey(k.PublicKey())
+	return &Identity{key: k, hpke: h, pub: pub, id: pub.id}, nil
 }
 
 // MarshalPKCS8 returns the private key itself, to be sealed or kept where only its owner reads.

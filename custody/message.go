@@ -33,14 +33,13 @@ func (i *Identity) OpenMessage(e *Envelope, from PublicKey, day *Identity, m Mes
 }
 
 // SealAnswer seals a [TabOutcome] or [RefreshAnswer] to a one-time key. op says what it
-// answers.
+// answers. [AnswerSealer] does what can fail before the answer is there.
 func SealAnswer(to PublicKey, op string, m Message) (*Envelope, error) {
-	h := Header{Purpose: m.purpose(), Op: op}
-	pt, err := encode(h, false, m)
+	s, err := NewAnswerSealer(to, m.purpose(), op)
 	if err != nil {
 		return nil, err
 	}
-	return SealOneTime(to, h, pt)
+	return s.Seal(m)
 }
 
 // OpenAnswer opens a [TabOutcome] or [RefreshAnswer] with the one-time key that was made for

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 
 	"github.com/elevenmessenger/connect/integrations"
 )
@@ -42,16 +41,19 @@ type ResultError struct {
 
 // ResultDetails are the facts of an error.
 type ResultDetails struct {
-	Arg    string  `json:"arg,omitzero"`
-	Until  int64   `json:"until,omitzero"` // seconds since 1970 UTC
-	Status int     `json:"status,omitzero"`
-	Size   int64   `json:"size,omitzero"`  // bytes
-	Proof  *Digest `json:"proof,omitzero"` // of rotated alone: see RotatedProof
+	Arg    string    `json:"arg,omitzero"`
+	Until  int64     `json:"until,omitzero"` // seconds since 1970 UTC
+	Status int       `json:"status,omitzero"`
+	Size   int64     `json:"size,omitzero"`  // bytes
+	Proof  *Digest   `json:"proof,omitzero"` // of CodeRotated alone: see RotatedProof
+	Day    PublicKey `json:"day,omitzero"`   // of CodeDay alone: the present key of the day, until Until
 }
 
-// CodeRotated is the code of an error whose hand-back is the newest pair, for whoever came
-// with an old one. It is the one code that this package must know.
-const CodeRotated = "rotated"
+// The two codes of errors that carry something of their own.
+const (
+	CodeRotated = "rotated" // the hand-back beside it is the newest pair, for whoever came with an old one
+	CodeDay     = "day"     // the op was sealed to a key of another day
+)
 
 // ErrAuthor means that a grant was sealed by another member, for another thread or for
 // another op than the message that carries it.
@@ -108,7 +110,7 @@ func (r *Result) code() string {
 	return r.Error.Code
 }
 
-var codePattern = regexp.MustCompile(`^[a-z_]{1,32}$`)
+var codePattern = lazily(`^[a-z_]{1,32}$`)
 
 func (*Op) purpose() Purpose                 { return PurposeOp }
 func (*Op) version() int                     { return 2 }
@@ -161,6 +163,8 @@ func (r *Result) check() error {
 			return bad("a number is out of range")
 		case (e.Code == CodeRotated) != (d.Proof != nil) || d.Proof != nil && r.Handback == nil:
 			return bad("a proof stands with rotated, beside the newest hand-back")
+		case !d.Day.IsZero() && (e.Code != CodeDay || d.Until == 0):
+			return bad("a key of the day stands with day, beside its end")
 		}
 	}
 	if r.Handback != nil {

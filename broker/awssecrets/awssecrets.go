@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -105,11 +104,16 @@ func New(api API, prefix string) *broker.Cache {
 	return &broker.Cache{Store: Store{api, prefix}}
 }
 
-var serviceID = regexp.MustCompile(`^[a-z][a-z0-9-]{0,19}$`)
+// isServiceID: a lower-case letter, then at most 19 letters, digits or hyphens. The patterns
+// here are code: compiled at start, they would take as long as all else that a function does
+// before its first event.
+func isServiceID(s string) bool {
+	return s != "" && len(s) <= 20 && s[0] >= 'a' && s[0] <= 'z' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+}
 
 // Version reads one version of a service's client.
 func (s Store) Version(ctx context.Context, service string, before bool) (broker.Client, error) {
-	if !serviceID.MatchString(service) {
+	if !isServiceID(service) {
 		return broker.Client{}, broker.ErrNoClient
 	}
 	prefix := s.Prefix
@@ -171,9 +175,9 @@ func get(ctx context.Context, api API, id, stage string) (string, error) {
 // keys come first, so that they seal; those of the one before still open.
 //
 // A version holds one generated text of at least 43 letters and digits, as CloudFormation's
-// GenerateSecretString makes it, from which the key and its id are derived; or several keys
-// as "<id>:<base64url of 32 bytes>", with spaces or line breaks between them, where more than
-// two must still open.
+// GenerateSecretString makes it, from which the key and its id are derived; or several such
+// texts, or keys as "<id>:<base64url of 32 bytes>", with spaces or line breaks between them,
+// where more than two must still open.
 type Keys struct {
 	API      API
 	SecretID string // a name or ARN
@@ -206,18 +210,15 @@ func (k *Keys) Keys(ctx context.Context) ([]broker.Key, error) {
 		return nil, err
 	}
 	if k.of != list[0].ID {
+		// Where this fails, what seals is known all the same, and the next question asks again.
 		before, err := get(ctx, k.API, k.SecretID, previous)
-		var old []broker.Key
-		switch {
-		case errors.Is(err, broker.ErrNoClient):
-		case err != nil:
-			return nil, err
-		default:
-			if old, err = ParseKeys(before); err != nil {
-				return nil, err
+		if err == nil {
+			if k.last, err = ParseKeys(before); err == nil {
+				k.of = list[0].ID
 			}
+		} else if errors.Is(err, broker.ErrNoClient) {
+			k.last, k.of = nil, list[0].ID
 		}
-		k.last, k.of = old, list[0].ID
 	}
 	for _, o := range k.last {
 		if !has(list, o.ID) {
@@ -236,19 +237,17 @@ func has(list []broker.Key, id string) bool {
 	return false
 }
 
-var generated = regexp.MustCompile(`^[A-Za-z0-9]{43,4096}$`)
+// isGenerated: 43 to 512 letters and digits.
+func isGenerated(s string) bool {
+	const alphanumeric = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+	return len(s) >= 43 && len(s) <= 512 && strings.Trim(s, alphanumeric) == ""
+}
 
 // ParseKeys reads a secret's text as [Keys] describes it. The error holds none of it.
 func ParseKeys(text string) ([]broker.Key, error) {
-	words := strings.Fields(text)
-	if len(words) == 1 && generated.MatchString(words[0]) {
-		secret := sha256.Sum256([]byte("connect/v1 key\x00" + words[0]))
-		id := sha256.Sum256(append([]byte("connect/v1 kid\x00"), secret[:]...))
-		return []broker.Key{{ID: base64.RawURLEncoding.EncodeToString(id[:6]), Secret: secret}}, nil
-	}
 	var list []broker.Key
-	for _, w := range words {
-		key, err := broker.ParseKey(w)
+	for _, w := range strings.Fields(text) {
+		key, err := parseKey(w)
 		if err != nil {
 			return nil, fmt.Errorf("awssecrets: %w", err)
 		}
@@ -261,4 +260,13 @@ func ParseKeys(text string) ([]broker.Key, error) {
 		return nil, errors.New("awssecrets: the secret of the keys is empty")
 	}
 	return list, nil
+}
+
+func parseKey(w string) (broker.Key, error) {
+	if !isGenerated(w) {
+		return broker.ParseKey(w)
+	}
+	secret := sha256.Sum256([]byte("connect/v1 key\x00" + w))
+	id := sha256.Sum256(append([]byte("connect/v1 kid\x00"), secret[:]...))
+	return broker.Key{ID: base64.RawURLEncoding.EncodeToString(id[:6]), Secret: secret}, nil
 }

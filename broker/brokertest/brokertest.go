@@ -20,6 +20,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -59,6 +60,8 @@ type Options struct {
 	Config func(*broker.Config)
 	// Addr is where the broker listens; "" means a free port of 127.0.0.1.
 	Addr string
+	// Wrap stands before the broker: an adapter, or something else that serves in its place.
+	Wrap func(http.Handler) http.Handler
 	// Hosts are further "host:443" → "address:port" that clients of the server reach, and
 	// the broker too.
 	Hosts map[string]string
@@ -192,7 +195,11 @@ func Start(o Options) (*Server, error) {
 		s.Upstream.server.Close()
 		return nil, err
 	}
-	s.server = httptest.NewUnstartedServer(s.Broker)
+	var h http.Handler = s.Broker
+	if o.Wrap != nil {
+		h = o.Wrap(h)
+	}
+	s.server = httptest.NewUnstartedServer(h)
 	if o.Addr != "" {
 		s.server.Listener.Close()
 		if s.server.Listener, err = net.Listen("tcp", o.Addr); err != nil {
@@ -222,7 +229,31 @@ func (s *Server) Close() {
 // load returns the registry, and for each service that is not built in, or is changed, its
 // hosts.
 func load(o Options) (*integrations.Registry, map[string][]string, error) {
-	builtin, err := integrations.Default()
+	if o.Edit == nil && len(o.More) == 0 {
+		l, err := plain()
+		if err != nil {
+			return nil, nil, err
+		}
+		return l.registry, maps.Clone(l.own), nil
+	}
+	return loadAnew(o)
+}
+
+type loaded struct {
+	registry *integrations.Registry
+	own      map[string][]string
+}
+
+// plain is what most tests want, and takes the longest of all that a broker is made of.
+var plain = sync.OnceValues(func() (loaded, error) {
+	reg, own, err := loadAnew(Options{})
+	return loaded{reg, own}, err
+})
+
+var builtins = sync.OnceValues(integrations.Default)
+
+func loadAnew(o Options) (*integrations.Registry, map[string][]string, error) {
+	builtin, err := builtins()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -317,7 +348,7 @@ func (s *Server) Transport() *http.Transport {
 
 // Client is a program's: no cookies, and no redirect is followed.
 func (s *Server) Client() *http.Client {
-	return &http.Client{Transport: s.plain, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: s.plain, Timeout: time.Minute, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // PostJSON sends v, or the string or bytes that it is, to a route of the broker with an

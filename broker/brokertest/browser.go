@@ -146,7 +146,7 @@ func (a *Ask) fill() error {
 	return nil
 }
 
-// URL is the address of the consent page. It fills in what a left open.
+// URLOf is the address of the consent page. It fills in what a left open.
 func (s *Server) URLOf(a *Ask) string {
 	if err := a.fill(); err != nil {
 		panic(err)

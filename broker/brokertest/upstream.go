@@ -270,6 +270,9 @@ func (u *Upstream) read(r *http.Request) (*Call, *integrations.Manifest) {
 			if err != nil || s == "" || p.Host != r.Host {
 				return false
 			}
+			if p.Path == "" {
+				p.Path = "/"
+			}
 			id, _ := u.clients(m.ID)
 			return strings.ReplaceAll(p.Path, "*", id) == r.URL.Path
 		}
@@ -291,6 +294,10 @@ func (u *Upstream) read(r *http.Request) (*Call, *integrations.Manifest) {
 	}
 	if user, pass, ok := r.BasicAuth(); ok {
 		c.ClientID, c.ClientSecret = user, pass
+		if found != nil && found.Auth.OAuth.ClientAuth == "basic_secret" {
+			c.ClientID, _ = u.clients(found.ID)
+			c.ClientSecret = user
+		}
 		if found != nil && found.Auth.OAuth.ClientAuth == "basic" {
 			if v, err := url.QueryUnescape(user); err == nil {
 				c.ClientID = v
@@ -312,7 +319,8 @@ func (u *Upstream) authorize(w http.ResponseWriter, r *http.Request, c *Call, m 
 		return n
 	}
 	back, err := url.Parse(c.Query.Get("redirect_uri"))
-	if id, _ := u.clients(m.ID); err != nil || c.Query.Get(name("client_id")) != id || c.Query.Get("response_type") != "code" {
+	if id, _ := u.clients(m.ID); err != nil || c.Query.Get(name("client_id")) != id ||
+		(c.Query.Get("response_type") != "code") != slices.Contains(m.Auth.OAuth.AuthorizeOmit, "response_type") {
 		http.Error(w, "the provider does not know this client", http.StatusBadRequest)
 		return
 	}

@@ -6,14 +6,18 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
+
+	"github.com/elevenmessenger/connect/broker/internal/frame"
 )
 
-// A Body is one JSON text with what a compressor made of it, once.
-type Body struct{ JSON, Gzip, Brotli []byte }
+// A Body is one JSON text, as it is and as compressors made it. Each function is called when
+// somebody first asks for its form, and never again.
+type Body struct{ JSON, Gzip, Brotli func() []byte }
 
 // Registry serves GET /registry and /registry/{id}.
 type Registry struct {
-	whole    resource
+	whole    *resource
 	services map[string]*resource
 }
 
@@ -21,32 +25,35 @@ type Registry struct {
 func NewRegistry(whole Body, services map[string]Body) *Registry {
 	p := &Registry{whole: newResource(whole), services: make(map[string]*resource, len(services))}
 	for id, b := range services {
-		r := newResource(b)
-		p.services[id] = &r
+		p.services[id] = newResource(b)
 	}
 	return p
 }
 
 // A resource is one body in the encodings that a client may ask for.
-type resource struct {
-	encodings [3]encoded // br, gzip, identity
-}
+type resource struct{ br, gzip, identity func() *encoded }
 
 type encoded struct {
-	name   string // "" for identity
+	name   []string // nil for identity
 	etag   []string
 	body   []byte
 	length []string
 }
 
-func newResource(b Body) (r resource) {
-	for i, e := range []encoded{{name: "br", body: b.Brotli}, {name: "gzip", body: b.Gzip}, {body: b.JSON}} {
-		sum := sha256.Sum256(e.body)
-		e.etag = []string{`"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`}
-		e.length = []string{strconv.Itoa(len(e.body))}
-		r.encodings[i] = e
-	}
-	return r
+func newResource(b Body) *resource {
+	return &resource{br: encode("br", b.Brotli), gzip: encode("gzip", b.Gzip), identity: encode("", b.JSON)}
+}
+
+func encode(name string, body func() []byte) func() *encoded {
+	return sync.OnceValue(func() *encoded {
+		b := body()
+		sum := sha256.Sum256(b)
+		e := &encoded{etag: []string{`"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`}, body: b, length: []string{strconv.Itoa(len(b))}}
+		if name != "" {
+			e.name = []string{name}
+		}
+		return e
+	})
 }
 
 // Header values that never change are shared: this route is the one that is called most.
@@ -55,20 +62,15 @@ var (
 	registryCache = []string{"public, max-age=300, stale-while-revalidate=86400"}
 	varyEncoding  = []string{"Accept-Encoding"}
 	anyOrigin     = []string{"*"}
-	encodingNames = map[string][]string{"br": {"br"}, "gzip": {"gzip"}}
 )
 
 func (p *Registry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h["Access-Control-Allow-Origin"] = anyOrigin
-	res := &p.whole
+	res := p.whole
 	if id := r.PathValue("id"); id != "" {
 		if res = p.services[id]; res == nil {
-			h["Content-Type"] = jsonType
-			w.WriteHeader(http.StatusNotFound)
-			if r.Method != http.MethodHead {
-				w.Write([]byte("{\"error\":\"no_such_service\"}\n"))
-			}
+			frame.Fail(w, r, http.StatusNotFound, "no_such_service")
 			return
 		}
 	}
@@ -81,12 +83,10 @@ func (p *Registry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	default:
 		h.Set("Allow", "GET, HEAD, OPTIONS")
-		h["Content-Type"] = jsonType
-		w.WriteHeader(http.StatusMethodNotAllowed)
-		w.Write([]byte("{\"error\":\"method\"}\n"))
+		frame.Fail(w, r, http.StatusMethodNotAllowed, "method")
 		return
 	}
-	e := &res.encodings[choose(r.Header["Accept-Encoding"])]
+	e := res.choose(r.Header["Accept-Encoding"])
 	delete(h, "Pragma")
 	h["Cache-Control"] = registryCache
 	h["Vary"] = varyEncoding
@@ -97,8 +97,8 @@ func (p *Registry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	if e.name != "" {
-		h["Content-Encoding"] = encodingNames[e.name]
+	if e.name != nil {
+		h["Content-Encoding"] = e.name
 	}
 	h["Content-Length"] = e.length
 	w.WriteHeader(http.StatusOK)
@@ -107,9 +107,9 @@ func (p *Registry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// choose returns the index of the encoding to send: the smallest that the client takes.
-func choose(accept []string) int {
-	best := 2
+// choose returns the encoding to send: the smallest that the client takes.
+func (res *resource) choose(accept []string) *encoded {
+	gzipped := false
 	for _, h := range accept {
 		for len(h) > 0 {
 			var item string
@@ -121,13 +121,16 @@ func choose(accept []string) int {
 			}
 			switch {
 			case strings.EqualFold(name, "br"):
-				return 0
+				return res.br()
 			case strings.EqualFold(name, "gzip"):
-				best = 1
+				gzipped = true
 			}
 		}
 	}
-	return best
+	if gzipped {
+		return res.gzip()
+	}
+	return res.identity()
 }
 
 // matches compares entity tags weakly, as If-None-Match does (RFC 9110, section 13.1.2).

@@ -59,7 +59,7 @@ import { base64url, CustodyError, fromBase64url, JSONText, malformed, scan, stri
  * @property {Window} [window]
  */
 /** @typedef {{v: number, id: string, service: string, op: string, args: JSONText, grant: Envelope}} Op */
-/** @typedef {{arg?: string, until?: number, status?: number, size?: number, proof?: string}} ResultDetails */
+/** @typedef {{arg?: string, until?: number, status?: number, size?: number, proof?: string, day?: Uint8Array<ArrayBuffer>}} ResultDetails */
 /** @typedef {{code: string, message?: string, retry_after?: number, details?: ResultDetails}} ResultError */
 /** @typedef {{v: number, id: string, ok?: boolean, result?: JSONText, error?: ResultError, next?: JSONText, handback?: Envelope}} Result */
 /** @typedef {{v: number, credential: string, pair: number, secret: string, refresh?: string, expires_at?: number, obtained_at?: number, keep?: Record<string, string>, link: string}} Handback */
@@ -149,6 +149,18 @@ const digest = (n) => {
   if (b.length !== 32) throw malformed('a digest has not 32 bytes');
   return base64url(b);
 };
+// P-256 (SEC 2): y² = x³ − 3x + b mod p.
+const P = 0xffffffff00000001000000000000000000000000ffffffffffffffffffffffffn;
+const B = 0x5ac635d8aa3a93e7b3ebbd55769886bc651d06b0cc53b0f63bce3c3e27d2604bn;
+/** @param {Uint8Array} b */
+const big = (b) => b.reduce((n, x) => (n << 8n) | BigInt(x), 0n);
+/** @type {Reader<Uint8Array<ArrayBuffer>>} */
+const point = (n) => {
+  const b = bytes(n, '');
+  const [x, y] = [big(b.subarray(1, 33)), big(b.subarray(33))];
+  need(b.length === 65 && b[0] === 4 && x < P && y < P && (y * y - x * x * x + 3n * x - B) % P === 0n, 'this is not a point of P-256');
+  return b;
+};
 /** @type {Reader<JSONText>} */
 const any = (n, text) => new JSONText(text.slice(n.start, n.end));
 /** @type {Reader<JSONText>} */
@@ -204,7 +216,7 @@ const FORMS = {
   op: object({ v: int, id: str, service: str, op: str, args: anyObject, grant: envelope }),
   result: object({
     v: int, id: str, ok: bool, result: any, next: anyObject, handback: envelope,
-    error: object({ code: str, message: str, retry_after: int, details: object({ arg: str, until: int, status: int, size: int, proof: digest }) }),
+    error: object({ code: str, message: str, retry_after: int, details: object({ arg: str, until: int, status: int, size: int, proof: digest, day: point }) }),
   }),
   handback: object({ ...pair, v: int, credential: str, pair: int, obtained_at: int, link: digest }),
   handoff: object({ ...pair, v: int, member: str, credential: str, pair: int, obtained_at: int, until: int }),
@@ -259,11 +271,6 @@ const is = (/** @type {RegExp} */ re, /** @type {string | undefined} */ s) => re
  */
 export function parseEnvelope(text) {
   return checkEnvelope(read(text, envelope, 1));
-}
-
-/** Reads what this program has written. @param {string} text */
-export function readEnvelope(text) {
-  return parseEnvelope(text);
 }
 
 /**
@@ -322,6 +329,17 @@ export function parseMessage(purpose, text, header, day) {
   CHECKS[purpose]?.(m);
   bound(purpose, m, header.op ?? '', day);
   return m;
+}
+
+/**
+ * Reads the token of a blob of before.
+ * @param {string} text
+ * @returns {string}
+ */
+export function parseLegacyCredential(text) {
+  const { token } = read(text, object({ token: str }), undefined);
+  need(is(TOKEN, token), 'token is not a token');
+  return token;
 }
 
 /**
@@ -460,6 +478,7 @@ const CHECKS = {
       need(is(CODE, error.code), 'the error has no code');
       need(count(error.retry_after) && time(d.until) && count(d.status) && count(d.size), 'a number is out of range');
       need((error.code === 'rotated') === (d.proof !== undefined) && (!d.proof || !!handback), 'a proof stands with rotated, beside the newest hand-back');
+      need(!d.day || (error.code === 'day' && !!d.until), 'a key of the day stands with day, beside its end');
     }
     if (handback) checkEnvelope(handback, 'handback');
   },

@@ -4,8 +4,8 @@
 // nothing of a page: it runs in browsers and in Node.
 //
 // Whoever stores or relays an envelope learns its header and its length.
-import { base64url, CustodyError, fromBase64url, jcs, JSONText, malformed, parseJSON, stringify, text, utf8 } from './custody-json.js';
-import { encodeMessage, parseMessage, readEnvelope } from './custody-messages.js';
+import { base64url, CustodyError, fromBase64url, jcs, malformed, parseJSON, stringify, text, utf8 } from './custody-json.js';
+import { encodeMessage, parseEnvelope, parseLegacyCredential, parseMessage, SUITE } from './custody-messages.js';
 import { hpkeOpen, hpkeSeal } from './hpke.js';
 
 export { base64url, CustodyError, fromBase64url, jcs, JSONText, parseJSON } from './custody-json.js';
@@ -167,23 +167,18 @@ async function deriveTagKeys(me, peer) {
  * @returns {Promise<Envelope>}
  */
 export async function seal(me, to, header, plaintext, day) {
-  // A stand-in for ct and tag lets the header be checked before anything is sealed.
-  const e = readEnvelope(stringify(envelopeOf(header, to, new Uint8Array(81 * 2), me, new Uint8Array(32), day)));
+  const { purpose, space, thread, op } = header;
+  /** @type {Envelope} */
+  const e = {
+    v: 1, suite: SUITE, purpose, space, thread, op, from: me.id, to: to.id, day: day?.id,
+    ct: new Uint8Array(2 * 81), tag: new Uint8Array(32), // stand-ins, so that the header is checked before anything is sealed
+  };
+  parseEnvelope(marshalEnvelope(e));
   const bound = info(e);
   e.ct = await hpkeSeal(to.publicKey, bound, plaintext);
   if (day) e.ct = await hpkeSeal(day.publicKey, concat(bound, utf8('outer')), e.ct);
   e.tag = new Uint8Array(await subtle.sign('HMAC', (await tagKeys(me, to)).sent, concat(bound, e.ct)));
-  return readEnvelope(stringify(e));
-}
-
-/**
- * @param {Header} h @param {PublicKey} to @param {Bytes} ct @param {Identity} from @param {Bytes} tag @param {PublicKey} [day]
- */
-function envelopeOf(h, to, ct, from, tag, day) {
-  return {
-    v: 1, suite: 'p256-sha256-aes256gcm', purpose: h.purpose, space: h.space || undefined, thread: h.thread || undefined,
-    op: h.op || undefined, from: from.id, to: to.id, day: day?.id, ct, tag,
-  };
+  return parseEnvelope(marshalEnvelope(e));
 }
 
 /**
@@ -226,7 +221,12 @@ async function tryOpen(me, bound, ct) {
  * Writes an envelope as it is sent.
  * @param {Envelope} e
  */
-export const marshalEnvelope = (e) => stringify(e);
+export function marshalEnvelope({ v, suite, purpose, space, thread, op, from, to, day, ct, tag }) {
+  return stringify({
+    v, suite, purpose, space: space || undefined, thread: thread || undefined, op: op || undefined, from: from || undefined, to,
+    day: day || undefined, ct, tag: tag?.length ? tag : undefined,
+  });
+}
 
 /**
  * Seals a message of a purpose.
@@ -292,6 +292,18 @@ export async function openIdentity(me, e, member, extractable = false) {
   const opened = await importIdentity(await open(me, e, member), extractable);
   if (opened.id !== member.id) throw malformed('it holds another key than the one that sealed it');
   return opened;
+}
+
+/**
+ * Opens a blob of before, {"token": "…"} sealed with empty info: DNSimple's, no cap, no kind. Nothing
+ * says who sealed it, so a client whose {@link Memory} knows a newer one does not take it.
+ * @param {Identity} me
+ * @param {Bytes} sealed
+ * @returns {Promise<Credential>}
+ */
+export async function openLegacyCredential(me, sealed) {
+  const secret = parseLegacyCredential(text(await tryOpen(me, new Uint8Array(), sealed)));
+  return { v: 1, id: 'legacy', service: 'dnsimple', secret };
 }
 
 // Digests
@@ -415,17 +427,23 @@ export async function refreshOp(body) {
 const MAX_SKIP = 65536;
 
 /**
+ * What the link of a hand-back is made of: its other members as canonical JSON; what is empty is absent.
+ * @param {Omit<Handback, 'link'>} h
+ */
+function linked({ v, credential, pair, secret, refresh, expires_at, obtained_at = 0, keep }) {
+  return utf8(jcs({
+    v, credential, pair, secret, refresh: refresh || undefined, expires_at: expires_at || undefined, obtained_at,
+    keep: keep && Object.keys(keep).length ? keep : undefined,
+  }));
+}
+
+/**
  * The link of a hand-back: HMAC-SHA256(old refresh, JCS(the rest)).
  * @param {Omit<Handback, 'link'>} h
  * @param {string} oldRefresh
  */
 export async function handbackLink(h, oldRefresh) {
-  const { v, credential, pair, secret, refresh, expires_at, obtained_at = 0, keep } = h;
-  const rest = {
-    v, credential, pair, secret, refresh: refresh || undefined, expires_at: expires_at || undefined, obtained_at,
-    keep: keep && Object.keys(keep).length ? keep : undefined, // what is empty is absent
-  };
-  return base64url(await hmac(oldRefresh, utf8(jcs(rest))));
+  return base64url(await hmac(oldRefresh, linked(h)));
 }
 
 /**
@@ -434,7 +452,7 @@ export async function handbackLink(h, oldRefresh) {
  * @param {Envelope} handback
  */
 export async function rotatedProof(presented, handback) {
-  return base64url(await hmac(presented, utf8('connect/v1 rotated'), handback.ct));
+  return base64url(await hmac(presented, concat(utf8('connect/v1 rotated'), handback.ct)));
 }
 
 /**
@@ -446,7 +464,7 @@ export async function rotatedProof(presented, handback) {
 export async function takeHandback(c, h) {
   takes(c, h);
   if (h.pair !== (c.pair ?? 0) + 1) throw new CustodyError('gap', 'a hand-back before this one is missing');
-  if ((await handbackLink(h, c.refresh ?? '')) !== h.link) throw notLinked();
+  if (!(await hmacVerify(c.refresh ?? '', h.link, linked(h)))) throw notLinked();
   return replaced(c, h);
 }
 
@@ -460,7 +478,7 @@ export async function takeHandback(c, h) {
  */
 export async function takeRotated(c, h, e, proof) {
   takes(c, h);
-  if ((await rotatedProof(c.refresh ?? '', e)) !== proof) throw notLinked();
+  if (!(await hmacVerify(c.refresh ?? '', proof, concat(utf8('connect/v1 rotated'), e.ct)))) throw notLinked();
   return replaced(c, h);
 }
 
@@ -686,8 +704,16 @@ async function sha256(...parts) {
   return new Uint8Array(await subtle.digest('SHA-256', concat(...parts)));
 }
 
-/** @param {string} key @param {...Uint8Array} parts @returns {Promise<Bytes>} */
-async function hmac(key, ...parts) {
-  const k = await subtle.importKey('raw', utf8(key), { name: 'HMAC', hash: 'SHA-256' }, false, ['sign']);
-  return new Uint8Array(await subtle.sign('HMAC', k, concat(...parts)));
+const HMAC = { name: 'HMAC', hash: 'SHA-256' };
+
+/** @param {string} key @param {Bytes} data @returns {Promise<Bytes>} */
+async function hmac(key, data) {
+  const k = await subtle.importKey('raw', utf8(key), HMAC, false, ['sign']);
+  return new Uint8Array(await subtle.sign('HMAC', k, data));
+}
+
+/** Compares in constant time. @param {string} key @param {string} mac @param {Bytes} data */
+async function hmacVerify(key, mac, data) {
+  const k = await subtle.importKey('raw', utf8(key), HMAC, false, ['verify']);
+  return subtle.verify('HMAC', k, fromBase64url(mac), data);
 }

@@ -1,7 +1,7 @@
 // @ts-check
 // The one place that knows which HPKE implementation is used: RFC 9180, base mode,
 // DHKEM(P-256, HKDF-SHA256), HKDF-SHA256, AES-256-GCM.
-import { Aes256Gcm, CipherSuite, DhkemP256HkdfSha256, HkdfSha256 } from '@hpke/core';
+import { Aes256Gcm, CipherSuite, DhkemP256HkdfSha256, HkdfSha256 } from '../vendor/hpke-core.js';
 
 const suite = new CipherSuite({ kem: new DhkemP256HkdfSha256(), kdf: new HkdfSha256(), aead: new Aes256Gcm() });
 const ENC = 65; // bytes of an encapsulated key

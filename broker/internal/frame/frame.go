@@ -31,7 +31,11 @@ type Handler struct {
 // ServeHTTP serves one request. Whatever goes wrong, it answers, and says nothing of why
 // that could hold a secret.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	start := h.Now()
+	var start time.Time
+	logs := h.Logger.Enabled(r.Context(), slog.LevelInfo)
+	if logs {
+		start = h.Now()
+	}
 	if h.Begin != nil {
 		r = h.Begin(r)
 	}
@@ -41,37 +45,56 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		v := recover()
 		if v != nil {
 			// The value could hold anything; its type tells where to look.
-			h.Logger.Error("panic", "type", fmt.Sprintf("%T", v))
+			h.Logger.ErrorContext(r.Context(), "panic", "type", fmt.Sprintf("%T", v))
 			if rec.status == 0 {
 				clear(rec.Header())
-				rec.Header().Set("Cache-Control", "no-store")
+				safe(rec.Header())
 				h.Fail(rec, r, http.StatusInternalServerError, "internal")
 				v = nil
 			}
 		}
-		h.log(rec, r, pattern, start)
+		if logs {
+			h.log(rec, r, pattern, start)
+		}
 		if v != nil {
 			// Half an answer must not pass for a whole one: the server cuts the connection,
 			// the functions' adapter drops what there is.
 			panic(http.ErrAbortHandler)
 		}
 	}()
-	header := rec.Header()
-	header.Set("Cache-Control", "no-store")
-	header.Set("Pragma", "no-cache")
-	header.Set("X-Content-Type-Options", "nosniff")
-	header.Set("Referrer-Policy", "no-referrer")
-	header.Set("Strict-Transport-Security", "max-age=63072000")
+	safe(rec.Header())
 	// One form of a path only: what a gateway decodes and what a router sees must be one.
 	if !canonical(r) {
 		h.Fail(rec, r, http.StatusNotFound, "not_found")
 		return
 	}
-	if _, pattern = h.Mux.Handler(r); pattern == "" {
+	var route http.Handler
+	if route, pattern = h.Mux.Handler(r); pattern == "" {
 		h.Fail(rec, r, http.StatusNotFound, "not_found")
 		return
 	}
-	h.Mux.ServeHTTP(rec, r)
+	if strings.Contains(pattern, "{") {
+		route = h.Mux // which sets the request's path values
+	}
+	route.ServeHTTP(rec, r)
+}
+
+// The headers of every answer, until a route says otherwise. The values are shared by all
+// answers: a route replaces one, and changes none in place.
+var (
+	noStore    = []string{"no-store"}
+	noCache    = []string{"no-cache"}
+	noSniff    = []string{"nosniff"}
+	noReferrer = []string{"no-referrer"}
+	onlyTLS    = []string{"max-age=63072000"}
+)
+
+func safe(h http.Header) {
+	h["Cache-Control"] = noStore
+	h["Pragma"] = noCache
+	h["X-Content-Type-Options"] = noSniff
+	h["Referrer-Policy"] = noReferrer
+	h["Strict-Transport-Security"] = onlyTLS
 }
 
 func canonical(r *http.Request) bool {
@@ -93,7 +116,7 @@ func (h *Handler) log(rec *recorder, r *http.Request, route string, start time.T
 	} else {
 		line = append(line, "class", rec.class)
 	}
-	h.Logger.Info("request", append(line, "ms", h.Now().Sub(start).Milliseconds())...)
+	h.Logger.InfoContext(r.Context(), "request", append(line, "ms", h.Now().Sub(start).Milliseconds())...)
 }
 
 // Fail writes an error's JSON: its code, and nothing else.

@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/elevenmessenger/connect/broker"
@@ -69,7 +70,8 @@ func run(web, registry, front string) error {
 		fronts = l
 		hosts[host+":443"] = l.Addr().String()
 	}
-	s, err := brokertest.Start(brokertest.Options{More: more, Hosts: hosts, Config: func(c *broker.Config) { c.Metrics = nil }})
+	var policy policyEditor
+	s, err := brokertest.Start(brokertest.Options{More: more, Hosts: hosts, Wrap: policy.wrap, Config: func(c *broker.Config) { c.Metrics = nil }})
 	if err != nil {
 		return err
 	}
@@ -93,7 +95,7 @@ func run(web, registry, front string) error {
 	if out[evil], err = listen(s.CA, http.HandlerFunc(blank)); err != nil {
 		return err
 	}
-	if out["control"], err = control(s); err != nil {
+	if out["control"], err = control(s, &policy); err != nil {
 		return err
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(out); err != nil {
@@ -157,8 +159,44 @@ func blank(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, "<!doctype html><html lang=en><title>Elsewhere</title><p>Nothing here.</p>")
 }
 
+// A policyEditor takes sources out of the broker's Content-Security-Policy, to show that a
+// browser holds pages to it.
+type policyEditor struct {
+	mu   sync.Mutex
+	drop []string
+}
+
+func (e *policyEditor) wrap(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		e.mu.Lock()
+		drop := e.drop
+		e.mu.Unlock()
+		if len(drop) > 0 {
+			w = &policyWriter{w, drop}
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+type policyWriter struct {
+	http.ResponseWriter
+	drop []string
+}
+
+func (w *policyWriter) WriteHeader(status int) {
+	const name = "Content-Security-Policy"
+	p := w.Header().Get(name)
+	for _, d := range w.drop {
+		p = strings.ReplaceAll(p, d, "")
+	}
+	if p != "" {
+		w.Header().Set(name, p)
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
 // control tells a test what it cannot see from the browser.
-func control(s *brokertest.Server) (string, error) {
+func control(s *brokertest.Server, policy *policyEditor) (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
@@ -187,6 +225,11 @@ func control(s *brokertest.Server) (string, error) {
 			extra = map[string]any{"access_token": "at_" + strings.Repeat("x", n)}
 		}
 		s.Upstream.SetExtra(extra)
+	})
+	mux.HandleFunc("POST /policy", func(w http.ResponseWriter, r *http.Request) {
+		policy.mu.Lock()
+		defer policy.mu.Unlock()
+		policy.drop = r.URL.Query()["drop"]
 	})
 	mux.HandleFunc("GET /log", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, s.Logs()) })
 	go http.Serve(l, mux)
