@@ -1,6 +1,7 @@
 package integrations
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/elevenmessenger/connect/integrations/internal/projection"
@@ -20,23 +21,22 @@ type failCapture struct {
 
 func (s *captureSet) compile(o *Op) []projection.Capture {
 	var all []projection.Capture
-	add := func(path string, last bool) int {
-		if path == "" {
+	take := func(c projection.Capture) int {
+		if c.Path == "" {
 			return -1
 		}
-		for i, c := range all {
-			if c.Path == path && c.Last == last {
-				return i
-			}
+		if i := slices.Index(all, c); i >= 0 {
+			return i
 		}
-		all = append(all, projection.Capture{Path: path, Last: last})
+		all = append(all, c)
 		return len(all) - 1
 	}
+	add := func(path string, last bool) int { return take(projection.Capture{Path: path, Last: last}) }
 	s.fail = nil
 	for _, f := range o.Fail {
 		at := failCapture{when: add(f.When, false), unless: add(f.Unless, false), code: add(f.Code, false)}
 		for _, m := range f.Message {
-			at.messages = append(at.messages, add(m, false))
+			at.messages = append(at.messages, take(projection.Capture{Path: m, Item: true}))
 		}
 		s.fail = append(s.fail, at)
 	}
@@ -61,7 +61,7 @@ func (m *Manifest) errorSet(o *Op) (errorSet, error) {
 	var paths []projection.Capture
 	if m.Error != nil {
 		for _, p := range m.Error.Message {
-			paths = append(paths, projection.Capture{Path: p})
+			paths = append(paths, projection.Capture{Path: p, Item: true})
 		}
 	}
 	set := errorSet{messages: len(paths)}

@@ -20,7 +20,7 @@ func nextLink(headers []string) (target string, ok bool) {
 				break
 			}
 			uri := h[1:end]
-			params, h = cutParams(h[end+1:])
+			params, h = cutOutside(h[end+1:], ',')
 			if hasRel(params, "next") {
 				return uri, true
 			}
@@ -29,9 +29,8 @@ func nextLink(headers []string) (target string, ok bool) {
 	return "", false
 }
 
-// cutParams cuts the parameters of one link-value off at the comma that ends it; a comma
-// in a quoted text does not.
-func cutParams(s string) (params, rest string) {
+// cutOutside cuts s at the first sep that stands in no quoted text.
+func cutOutside(s string, sep byte) (before, after string) {
 	quoted := false
 	for i := 0; i < len(s); i++ {
 		switch {
@@ -39,7 +38,7 @@ func cutParams(s string) (params, rest string) {
 			i++
 		case s[i] == '"':
 			quoted = !quoted
-		case s[i] == ',' && !quoted:
+		case s[i] == sep && !quoted:
 			return s[:i], s[i+1:]
 		}
 	}
@@ -51,7 +50,7 @@ func hasRel(params, rel string) bool {
 	for params != "" {
 		var p string
 		params = strings.TrimLeft(params, " \t;")
-		p, params = cutParam(params)
+		p, params = cutOutside(params, ';')
 		name, value, _ := strings.Cut(p, "=")
 		if !strings.EqualFold(strings.TrimSpace(name), "rel") {
 			continue
@@ -65,21 +64,6 @@ func hasRel(params, rel string) bool {
 		return false
 	}
 	return false
-}
-
-func cutParam(s string) (param, rest string) {
-	quoted := false
-	for i := 0; i < len(s); i++ {
-		switch {
-		case quoted && s[i] == '\\':
-			i++
-		case s[i] == '"':
-			quoted = !quoted
-		case s[i] == ';' && !quoted:
-			return s[:i], s[i+1:]
-		}
-	}
-	return s, ""
 }
 
 // queryValue returns a parameter of an address's query. The address itself is never

@@ -107,3 +107,38 @@ func (s *screen) await(t *testing.T, want string) {
 	}
 	t.Fatalf("the terminal does not show %q:\n%s", want, s.text())
 }
+
+// TestTypedAhead: what was typed before a question is no answer to it. Without that a
+// pasted token with two more lines would confirm a write that nobody has read.
+func TestTypedAhead(t *testing.T) {
+	dir := t.TempDir()
+	srv, err := peer.Start(&peer.Replay{Exchanges: []peer.Exchange{
+		{Method: "POST", Path: "/v1/customers", Status: 200, Body: []byte(`{"id": "cus_1"}`)},
+	}}, "api.stripe.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Close()
+	ca := filepath.Join(dir, "ca.pem")
+	if err := os.WriteFile(ca, srv.CA, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("connect", "op", "stripe", "create_customer", "name=Ada", "--home", filepath.Join(dir, "home"), "--connect-to", "api.stripe.com:443:"+srv.Addr, "--cacert", ca)
+	tty, err := pty.Start(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tty.Close()
+	screen := readScreen(tty)
+	screen.await(t, "(not shown): ")
+	io.WriteString(tty, "rk_test_"+secretMark+"typed\ny\ny\n")
+	screen.await(t, "[y/N] ")
+	io.WriteString(tty, "n\n")
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 3 {
+		t.Errorf("exit code %d, want 3: it was not confirmed\n%s", code, screen.text())
+	}
+	if s := screen.text(); strings.Contains(s, "cus_1") {
+		t.Errorf("the write went through:\n%s", s)
+	}
+}

@@ -38,6 +38,7 @@ type Spec struct {
 type Capture struct {
 	Path string // dot path from the top of the answer; arrays on the way are mapped over
 	Last bool   // take the last value met instead of the first
+	Item bool   // of an array at the path take the first item, not the array itself
 }
 
 // RootKind says what was found where the root should be.
@@ -139,6 +140,7 @@ type Projection struct {
 	nodes  []node
 	caps   []capNode
 	last   []bool // for each capture
+	item   []bool // likewise
 	fields bool
 }
 
@@ -165,6 +167,7 @@ type node struct {
 type capNode struct {
 	names map[string]uint16
 	ends  []int // the captures whose path ends here
+	item  bool  // one of them is of an array's first item
 }
 
 // Compile checks a Spec and prepares it for use.
@@ -239,7 +242,9 @@ func Compile(spec Spec) (*Projection, error) {
 			at = next
 		}
 		p.caps[at].ends = append(p.caps[at].ends, i)
+		p.caps[at].item = p.caps[at].item || c.Item
 		p.last = append(p.last, c.Last)
+		p.item = append(p.item, c.Item)
 	}
 	return p, nil
 }

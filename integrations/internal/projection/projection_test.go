@@ -856,3 +856,38 @@ func TestMadeUp(t *testing.T) {
 		t.Errorf("only %d texts were good", accepted)
 	}
 }
+
+// TestCaptureItem: an array's first item, beside the array itself at the same path.
+func TestCaptureItem(t *testing.T) {
+	p := mustCompile(t, Spec{Fields: []string{"e"}, Captures: []Capture{{Path: "e"}, {Path: "e", Item: true}, {Path: "e", Last: true}, {Path: "e.m", Item: true}}})
+	for _, tc := range []struct{ in, array, item, last, inner string }{
+		{`{"e":["a","b"]}`, "[", `"a`, "[", ""},
+		{`{"e":[["a"],"b"]}`, "[", `"a`, "[", ""},
+		{`{"e":[]}`, "[", "", "[", ""},
+		{`{"e":[7]}`, "[", "07", "[", ""},
+		{`{"e":"a"}`, `"a`, `"a`, `"a`, ""},
+		{`{"e":[{"m":["x"]},{"m":"y"}]}`, "[", "{", "[", `"x`},
+		{`{"e":[{"n":1},{"m":"y"}]}`, "[", "{", "[", `"y`},
+		{`{"o":{"e":["a"]}}`, "", "", "", ""},
+	} {
+		for _, whole := range []bool{true, false} {
+			var r io.Reader = strings.NewReader(tc.in)
+			if !whole {
+				r = iotest.OneByteReader(r)
+			}
+			out, err := p.Run(r, Limits{})
+			if err != nil {
+				t.Fatalf("%s: %v", tc.in, err)
+			}
+			for i, want := range []string{tc.array, tc.item, tc.last, tc.inner} {
+				got := ""
+				if v := out.Captures[i]; v.Found {
+					got = string(v.Kind) + v.Text
+				}
+				if got != want {
+					t.Errorf("%s: capture %d is %q, want %q", tc.in, i, got, want)
+				}
+			}
+		}
+	}
+}

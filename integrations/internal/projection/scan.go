@@ -440,6 +440,9 @@ element:
 	}
 	f.count++
 	at, pick, caps, flags = f.at, f.pick, f.caps, f.mask&flagPick
+	if f.count == 1 && s.p.caps[caps].item {
+		flags |= flagCapture
+	}
 	goto value
 
 closing:
@@ -631,7 +634,7 @@ func (s *scanner) scalar(pos int, f *frame, at, pick, caps uint16, flags uint8) 
 	if text {
 		v.Text = s.captured()
 		v.Cut = len(v.Text) < len(s.text)
-		s.capture(caps, v)
+		s.capture(caps, v, f.array)
 	}
 	return pos
 }
@@ -646,9 +649,11 @@ func (s *scanner) wants(caps uint16) bool {
 	return false
 }
 
-func (s *scanner) capture(caps uint16, v Value) {
+// capture takes a value; item says that it is the first of an array.
+func (s *scanner) capture(caps uint16, v Value, item bool) {
 	for _, i := range s.p.caps[caps].ends {
 		switch {
+		case item && !s.p.item[i] || v.Kind == '[' && s.p.item[i]:
 		case s.p.last[i]:
 			v.Met = s.values[i].Met + 1
 			s.values[i] = v
@@ -664,7 +669,7 @@ func (s *scanner) capture(caps uint16, v Value) {
 // what follows there.
 func (s *scanner) container(pos int, c byte, caps uint16) int {
 	if pos = s.blank(pos); pos >= 0 {
-		s.capture(caps, Value{Found: true, Kind: c, Empty: s.buf[pos] == c+2})
+		s.capture(caps, Value{Found: true, Kind: c, Empty: s.buf[pos] == c+2}, s.stack[s.depth-1].array)
 	}
 	return pos
 }
