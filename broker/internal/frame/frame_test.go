@@ -39,6 +39,7 @@ func TestPanic(t *testing.T) {
 			t.Errorf("half an answer came as a whole one: %d %q", resp.StatusCode, body)
 		}
 	}
+	s.Close() // which waits for the handlers, and so for what they log
 	if strings.Contains(log.String(), "marker") || strings.Count(log.String(), `"msg":"panic","type":"string"`) < 2 {
 		t.Error(log.String())
 	}
