@@ -1,0 +1,523 @@
+package sidecar
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/elevenmessenger/connect/custody"
+	"github.com/elevenmessenger/connect/integrations"
+)
+
+// The codes of results, beside those of integrations.Code: docs/protocol.md, section 7.
+const (
+	codeNotMine       = "not_mine"
+	codeDay           = custody.CodeDay
+	codeVersion       = "version"
+	codeAuthor        = "author"
+	codeExpired       = "expired"
+	codeRestarted     = "restarted"
+	codeService       = "service"
+	codeOp            = "op"
+	codeNeedsNewer    = "needs_newer_bot"
+	codeAccess        = "access"
+	codeArgs          = "args"
+	codeConsent       = "consent"
+	codeEnded         = "ended"
+	codeBusy          = "busy"
+	codeNoHandBack    = "no_hand_back"
+	codeNeedsPair     = "needs_pair"
+	codeRotated       = custody.CodeRotated
+	codeReconnect     = "reconnect"
+	codeTemporary     = "temporary"
+	codeMisconfigured = "misconfigured"
+	codeRefused       = "refused"
+	codeTooLarge      = "too_large"
+	codeUnknown       = "unknown_outcome"
+)
+
+// Times of the journal and of ends.
+const (
+	journalKept = 24 * time.Hour     // past a grant's end
+	endKept     = 8 * 24 * time.Hour // longer than any grant lives
+)
+
+// A Delivery is a message as a transport brought it.
+type Delivery struct {
+	Space  string
+	Thread string
+	Author custody.PublicKey // whom the transport authenticated, by the key that is pinned for him
+	Data   []byte            // the envelope
+
+	// Own says that the op's id was made by this very process, so that no restored disk can
+	// have forgotten it.
+	Own bool
+}
+
+// Why a message gets no answer, for errors.Is; beside custody's ErrMalformed and ErrForged.
+var (
+	ErrStopping = errors.New("the sidecar is stopping")
+	ErrPurpose  = errors.New("an envelope that is not for a sidecar")
+)
+
+// A job is one op on its way.
+type job struct {
+	bot           *bot
+	author        custody.PublicKey
+	from          custody.KeyID
+	space, thread string
+	op            string // its id
+	own           bool
+
+	msg      *custody.Op
+	grant    *custody.Grant
+	manifest *integrations.Manifest
+	call     *integrations.Call
+	pair     *pair // in place of the grant's own
+	renewed  bool  // a 401 has been answered by a rotation
+	refused  bool  // by a check: nothing of it is remembered
+}
+
+// Handle takes one message and returns what is to be sent to its author, in that order, in
+// the same space and thread. An error means that there is no answer: the message is not from
+// whom it says, not for this sidecar, or could not be taken now (ErrStopping, or the store's
+// error; then it may be brought again).
+func (s *Sidecar) Handle(ctx context.Context, d Delivery) ([]*custody.Envelope, error) {
+	if !s.begin() {
+		return nil, ErrStopping
+	}
+	defer s.inFlight.Done()
+	answer, err := s.handle(ctx, d)
+	if err != nil {
+		s.count(&s.counters.Dropped)
+		s.log.Info("a message got no answer", "reason", err)
+	}
+	return answer, err
+}
+
+func (s *Sidecar) handle(ctx context.Context, d Delivery) ([]*custody.Envelope, error) {
+	e, err := custody.ParseEnvelope(d.Data)
+	if err != nil {
+		return nil, err
+	}
+	if d.Author.IsZero() || e.From != d.Author.ID() || e.Space != d.Space || e.Thread != d.Thread {
+		return nil, fmt.Errorf("%w: it was posted by another, or elsewhere", custody.ErrForged)
+	}
+	b := s.bots[e.To]
+	if b == nil {
+		return nil, custody.ErrNotMine
+	}
+	j := &job{bot: b, author: d.Author, from: e.From, space: e.Space, thread: e.Thread, op: e.Op, own: d.Own}
+	switch e.Purpose {
+	case custody.PurposeOp:
+		return s.op(ctx, j, e)
+	case custody.PurposeRevoke:
+		return s.revoke(ctx, j, e)
+	case custody.PurposeAck:
+		var a custody.Ack
+		if err := b.id.OpenMessage(e, d.Author, nil, &a); err != nil {
+			return nil, err
+		}
+		s.warm.acknowledged(e.From, &a)
+		return nil, s.store.ack(ctx, e.From, &a)
+	case custody.PurposeEnd:
+		var x custody.End
+		if err := b.id.OpenMessage(e, d.Author, nil, &x); err != nil {
+			return nil, err
+		}
+		now := s.now()
+		x.At = min(x.At, now.Add(custody.Skew).Unix()) // what is minted later is not ended
+		return nil, s.store.end(ctx, e.From, &x, max(now.Add(endKept).Unix(), x.Pause))
+	}
+	return nil, fmt.Errorf("%w: %s", ErrPurpose, e.Purpose)
+}
+
+// op runs one operation. Of those that come with the same id one runs, and the others get
+// its answer.
+func (s *Sidecar) op(ctx context.Context, j *job, e *custody.Envelope) ([]*custody.Envelope, error) {
+	j.msg = new(custody.Op)
+	day := j.bot.dayFor(e.Day, s.now())
+	if err := j.bot.id.OpenMessage(e, j.author, day, j.msg); err != nil {
+		return s.unopened(j, err)
+	}
+	k := opKey{j.from, j.op}
+	for {
+		run, fresh := s.reads.start(k)
+		if fresh {
+			return s.run(ctx, j, e, day, k, run)
+		}
+		select {
+		case <-run.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if run.answer != nil {
+			return run.answer, nil
+		}
+	}
+}
+
+// unopened answers what did not open; a message whose tag is wrong gets no answer.
+func (s *Sidecar) unopened(j *job, err error) ([]*custody.Envelope, error) {
+	if errors.Is(err, custody.ErrForged) {
+		return nil, err
+	}
+	j.refused = true
+	return s.answer(j, s.opening(j, err))
+}
+
+// opening says why an op, or its grant, does not open.
+func (s *Sidecar) opening(j *job, err error) *failure {
+	switch {
+	case errors.Is(err, custody.ErrDay):
+		f := fail(codeDay, "the bot's key of the day has changed")
+		if k := j.bot.today(s.now()); k.key != nil {
+			f.with(custody.ResultDetails{Day: k.key.Public(), Until: k.until.Unix()})
+		}
+		return f
+	case errors.Is(err, custody.ErrVersion):
+		return fail(codeVersion, "this bot does not know that version")
+	case errors.Is(err, custody.ErrNotMine):
+		return fail(codeNotMine, "the grant is sealed to another key")
+	case errors.Is(err, custody.ErrAuthor), errors.Is(err, custody.ErrForged):
+		return fail(codeAuthor, "the grant was not made for this message by whoever posted it")
+	case errors.Is(err, custody.ErrExpiry):
+		return fail(codeExpired, "the grant lives longer than such a grant may")
+	case errors.Is(err, custody.ErrOnce):
+		return fail(codeAccess, "a change is granted once, for one operation")
+	}
+	return fail(codeRefused, "the message is not in order: %v", err)
+}
+
+// run checks and runs an op, and answers it.
+func (s *Sidecar) run(ctx context.Context, j *job, e *custody.Envelope, day *custody.Identity, k opKey, run *opRun) (answer []*custody.Envelope, err error) {
+	keep := false
+	defer func() { s.reads.finish(k, run, answer, keep) }()
+	grantDay := day
+	if g := j.msg.Grant; g.Day != e.Day {
+		grantDay = j.bot.dayFor(g.Day, s.now())
+	}
+	if j.grant, err = j.msg.OpenGrant(j.bot.id, e, j.author, grantDay); err != nil {
+		j.refused = true
+		return s.answer(j, s.opening(j, err))
+	}
+	write := j.grant.Access == integrations.Write
+	reopened := false
+	if write {
+		seen, err := s.store.seen(ctx, j.from, j.op)
+		switch {
+		case err != nil:
+			return nil, err
+		case seen == nil:
+		case seen.state == reopens && (seen.pair < j.grant.Pair || !j.grant.Refresh.IsZero()):
+			reopened = true
+		case seen.state == begun:
+			j.refused = true
+			return s.answer(j, fail(codeUnknown, "this was begun before, and how it ended is not known (yet); look there first"))
+		default:
+			return seen.answer, nil
+		}
+	}
+	if f := s.check(ctx, j); f != nil {
+		j.refused = true
+		return s.answer(j, f)
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.opTimeout)
+	defer cancel()
+	if !s.bounds.enter(ctx, j.from) {
+		s.count(&s.counters.Busy)
+		j.refused = true
+		return s.answer(j, fail(codeBusy, "the bot has too much to do just now").after(2*time.Second))
+	}
+	defer s.bounds.leave(j.from)
+	if write {
+		// No note, no write.
+		ok, err := s.store.begin(ctx, j.from, j.op, j.grant.Pair, j.grant.Exp+int64(journalKept/time.Second), reopened)
+		if err != nil {
+			j.refused = true
+			return s.answer(j, s.storeFailure(err))
+		}
+		if !ok {
+			j.refused = true
+			return s.answer(j, fail(codeUnknown, "this was begun elsewhere, and how it ended is not known (yet); look there first"))
+		}
+		s.step("journal")
+		// From here on it is finished, whoever waits for it.
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeout(context.WithoutCancel(ctx), s.opTimeout)
+		defer stop()
+	}
+	res, f := s.perform(ctx, j)
+	again := f != nil && (f.code == codeNeedsPair || f.code == codeRotated)
+	keep = !write && !again
+	if answer, err = s.answerWith(j, res, f); err != nil {
+		return nil, err
+	}
+	if write {
+		state := done
+		if again && !reopened {
+			state = reopens
+		}
+		if err := s.store.finish(context.WithoutCancel(ctx), j.from, j.op, state, answer); err != nil {
+			s.log.Error("the journal does not take an answer", "error", err)
+		}
+	}
+	s.step("send")
+	return answer, nil
+}
+
+// check holds an op against its grant, in the order of the protocol.
+func (s *Sidecar) check(ctx context.Context, j *job) *failure {
+	now := s.now()
+	g, o := j.grant, j.msg
+	write := g.Access == integrations.Write
+	if err := g.Live(now); err != nil {
+		return fail(codeExpired, "the grant's time is over, or has not begun")
+	}
+	if start := s.started.Add(custody.Skew).Unix(); write && !j.own && g.IAT < start {
+		return fail(codeRestarted, "the bot was restarted a moment ago, and takes changes that were confirmed from then on").
+			after(max(time.Unix(start, 0).Sub(now), time.Second))
+	}
+	j.manifest = s.registry.Get(o.Service)
+	switch {
+	case j.manifest == nil:
+		return fail(codeService, "this bot does not know the service")
+	case g.Service != o.Service:
+		return fail(codeService, "the grant is for another service")
+	}
+	op := j.manifest.Op(o.Op)
+	if op == nil {
+		if _, named := g.Ops[o.Op]; named || g.Once != nil && g.Once.Op == o.Op {
+			return fail(codeNeedsNewer, "this bot is older than the operation")
+		}
+		return fail(codeOp, "%s has no such operation", j.manifest.Name)
+	}
+	if f := covers(g, op, now); f != nil {
+		return f
+	}
+	args, err := integrations.ParseArgs(o.Args)
+	if err == nil {
+		j.call, err = j.manifest.Bind(op.Name, args, g.For().Connection)
+	}
+	if err == nil {
+		_, err = custody.ArgsDigest(j.call)
+	}
+	if err != nil {
+		f := fail(codeArgs, "%v", err)
+		var r *integrations.RefusedError
+		if errors.As(err, &r) && r.Arg != "" {
+			f.with(custody.ResultDetails{Arg: r.Arg})
+		}
+		return f
+	}
+	if err := g.Allows(j.call); err != nil {
+		if errors.Is(err, custody.ErrConsent) {
+			return fail(codeConsent, "this is %v", err)
+		}
+		return fail(codeAccess, "%v", err)
+	}
+	switch ended, err := s.store.ended(ctx, j.from, g, now.Unix()); {
+	case err != nil:
+		return s.storeFailure(err)
+	case ended:
+		return fail(codeEnded, "this grant was ended, or is paused")
+	}
+	sum := sha256.Sum256([]byte("connect/v1 idempotency" + g.ID + j.op))
+	j.call.IdempotencyKey = base64.RawURLEncoding.EncodeToString(sum[:])
+	return nil
+}
+
+// covers says whether a grant is for such an operation at all; Allows holds the rest.
+func covers(g *custody.Grant, op *integrations.Op, now time.Time) *failure {
+	named := g.Once != nil && g.Once.Op == op.Name
+	if _, ok := g.Ops[op.Name]; ok {
+		named = true
+	}
+	switch {
+	case op.Access != integrations.Read && g.Access != integrations.Write:
+		return fail(codeAccess, "the grant is for reading, and this changes something")
+	case op.Access != integrations.Read && g.Use != custody.UseOnce && g.Use != custody.UseAsks:
+		return fail(codeAccess, "a change is granted once, for one operation")
+	case !named:
+		return fail(codeAccess, "the grant is not for this operation")
+	case g.Window != nil && !g.Window.Contains(now):
+		return fail(codeAccess, "the grant may not be used at this time of the week")
+	}
+	return nil
+}
+
+// perform brings the pair up to date, looks at the preview again, and runs the operation.
+func (s *Sidecar) perform(ctx context.Context, j *job) (*integrations.Result, *failure) {
+	var f *failure
+	if j.pair, f = s.current(ctx, j); f != nil {
+		return nil, f
+	}
+	s.count(&s.counters.Operations)
+	if j.grant.Once != nil && j.grant.Once.Preview != nil {
+		p, err := j.call.Preview()
+		if err != nil {
+			return nil, executed(err)
+		}
+		if p == nil {
+			return nil, fail(codeConsent, "the operation has no preview here")
+		}
+		shown, f := s.do(ctx, j, p)
+		if f != nil {
+			return nil, f
+		}
+		if err := j.grant.AllowsPreview(shown); err != nil {
+			return nil, fail(codeConsent, "it is not as it was shown any more")
+		}
+	}
+	return s.do(ctx, j, j.call)
+}
+
+// do runs a call, once more after a 401 that nobody expected.
+func (s *Sidecar) do(ctx context.Context, j *job, call *integrations.Call) (*integrations.Result, *failure) {
+	for {
+		cred := j.grant.For()
+		if j.pair != nil {
+			cred.Secret = j.pair.secret
+			if len(j.pair.keep) > 0 {
+				cred.Fields = j.pair.keep
+			}
+		}
+		s.step("use")
+		res, err := s.exec.Do(ctx, call, cred)
+		s.step("used")
+		if err == nil {
+			return res, nil
+		}
+		if !errors.Is(err, integrations.ErrUnauthorised) || errors.Is(err, integrations.ErrUnknownOutcome) || j.grant.Kind != integrations.OAuth2 || j.renewed {
+			return nil, executed(err)
+		}
+		j.renewed = true
+		if j.grant.Refresh.IsZero() && !s.renews(j) {
+			return nil, executed(err) // a token that nothing renews
+		}
+		p, f := s.renew(ctx, j, cred.Secret)
+		if f != nil {
+			return nil, f
+		}
+		j.pair = p
+	}
+}
+
+// renews says whether connections to a service are renewed at all.
+func (s *Sidecar) renews(j *job) bool {
+	o := j.manifest.Auth.OAuth
+	return o != nil && (o.Refresh == nil || o.Refresh.None == "")
+}
+
+// executed says what the executor's error means.
+func executed(err error) *failure {
+	code := integrations.Code(err)
+	if code == "" {
+		code = codeRefused
+	}
+	f := fail(code, "%v", err)
+	var refused *integrations.RefusedError
+	var provider *integrations.ProviderError
+	var limit *integrations.RateLimitError
+	var unauthorised *integrations.UnauthorisedError
+	var large *integrations.TooLargeError
+	var unknown *integrations.UnknownOutcomeError
+	switch {
+	case errors.As(err, &unknown):
+		f.with(custody.ResultDetails{Status: unknown.Status})
+	case errors.As(err, &refused):
+		f.with(custody.ResultDetails{Arg: refused.Arg})
+	case errors.As(err, &limit):
+		d := custody.ResultDetails{Status: limit.Status}
+		if !limit.Until.IsZero() {
+			d.Until = limit.Until.Unix()
+			f.retryAfter = min(max(time.Until(limit.Until), time.Second), 24*time.Hour)
+		}
+		f.with(d)
+	case errors.As(err, &unauthorised):
+		f.with(custody.ResultDetails{Status: unauthorised.Status})
+	case errors.As(err, &large):
+		f.with(custody.ResultDetails{Size: large.Size, Arg: large.Arg})
+	case errors.As(err, &provider):
+		f.with(custody.ResultDetails{Status: provider.Status})
+	}
+	return f
+}
+
+func (s *Sidecar) answer(j *job, f *failure) ([]*custody.Envelope, error) {
+	return s.answerWith(j, nil, f)
+}
+
+// answerWith seals an outcome to the op's author, with the hand-back of a pair that was
+// renewed for it.
+func (s *Sidecar) answerWith(j *job, res *integrations.Result, f *failure) ([]*custody.Envelope, error) {
+	r := &custody.Result{V: 2, ID: j.op, OK: f == nil}
+	if j.pair != nil {
+		r.Handback = j.pair.handback
+	}
+	if f != nil {
+		s.refusal(j, f)
+		r.Error = &custody.ResultError{Code: f.code, Message: clip(f.message), RetryAfter: int64((f.retryAfter + time.Second - 1) / time.Second)}
+		if f.proof != nil {
+			f.details.Proof, f.hasDetails = f.proof, true
+		}
+		if f.hasDetails {
+			r.Error.Details = &f.details
+		}
+		if f.handback != nil {
+			r.Handback = f.handback
+		}
+	} else {
+		r.Result = res.JSON
+		if res.Next != nil {
+			next, err := json.Marshal(res.Next)
+			if err != nil {
+				return nil, err
+			}
+			r.Next = next
+		}
+	}
+	h := custody.Header{Space: j.space, Thread: j.thread, Op: j.op}
+	all, err := j.bot.id.SealResult(j.author, h, r)
+	if err == nil || !errors.Is(err, custody.ErrTooBig) {
+		return all, err
+	}
+	large := &custody.Result{V: 2, ID: j.op, Error: &custody.ResultError{Code: codeTooLarge, Message: "the result does not fit in one message"}}
+	e, err := j.bot.id.SealMessage(j.author, nil, h, large)
+	if err != nil {
+		return nil, err
+	}
+	return append(all, e), nil
+}
+
+// refusal counts and logs an op that did not go through: its code, and no content.
+func (s *Sidecar) refusal(j *job, f *failure) {
+	c := &s.counters.Failed
+	if j.refused {
+		c = &s.counters.Refused
+	}
+	s.count(c)
+	service := ""
+	if j.manifest != nil {
+		service = j.manifest.ID
+	}
+	s.log.Info("an op did not go through", "code", f.code, "service", service)
+}
+
+// maxWords bounds a message in bytes.
+const maxWords = 2000
+
+func clip(s string) string {
+	if len(s) <= maxWords {
+		return s
+	}
+	s = s[:maxWords]
+	for len(s) > 0 && s[len(s)-1]&0xc0 == 0x80 {
+		s = s[:len(s)-1]
+	}
+	return s[:max(len(s)-1, 0)] + "…"
+}
