@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -188,3 +189,29 @@ func numbersAsText(v any) any {
 	}
 	return v
 }
+
+// OpTexts remember the digests of operations' texts: each is made of a good part of its
+// manifest, and a manifest does not change. The zero value works, and is safe for use by
+// several goroutines.
+type OpTexts struct{ all sync.Map }
+
+type textKey struct {
+	manifest *integrations.Manifest
+	op       string
+}
+
+// Digest returns OpDigest of an operation.
+func (t *OpTexts) Digest(m *integrations.Manifest, op string) (Digest, error) {
+	k := textKey{m, op}
+	if d, ok := t.all.Load(k); ok {
+		return d.(Digest), nil
+	}
+	d, err := OpDigest(m, op)
+	if err == nil {
+		t.all.Store(k, d)
+	}
+	return d, err
+}
+
+// Allows is [Grant.Allows] with the digests that are remembered.
+func (t *OpTexts) Allows(g *Grant, call *integrations.Call) error { return g.allows(call, t.Digest) }

@@ -315,7 +315,9 @@ func (g *Grant) Live(now time.Time) error {
 // Allows says whether the grant lets a call run: whether the service, the operation's text,
 // the args and the sentence, all as the caller's own manifest has them, are what was
 // consented to. Where Once.Preview stands, AllowsPreview follows.
-func (g *Grant) Allows(call *integrations.Call) error {
+func (g *Grant) Allows(call *integrations.Call) error { return g.allows(call, OpDigest) }
+
+func (g *Grant) allows(call *integrations.Call, digest func(*integrations.Manifest, string) (Digest, error)) error {
 	op := call.Op
 	switch {
 	case call.Manifest.ID != g.Service:
@@ -335,7 +337,7 @@ func (g *Grant) Allows(call *integrations.Call) error {
 	if !named {
 		return fmt.Errorf("%w: %s", ErrNoOp, op.Name)
 	}
-	text, err := OpDigest(call.Manifest, op.Name)
+	text, err := digest(call.Manifest, op.Name)
 	if err != nil {
 		return err
 	}

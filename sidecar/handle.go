@@ -314,7 +314,7 @@ func (s *Sidecar) check(ctx context.Context, j *job) *failure {
 		}
 		return f
 	}
-	if err := g.Allows(j.call); err != nil {
+	if err := s.texts.Allows(g, j.call); err != nil {
 		if errors.Is(err, custody.ErrConsent) {
 			return fail(codeConsent, "this is %v", err)
 		}

@@ -53,6 +53,7 @@ type Sidecar struct {
 
 	opTimeout, leaseTTL time.Duration
 
+	texts    custody.OpTexts
 	flights  flights
 	warm     warmPairs
 	rests    rests

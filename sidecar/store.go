@@ -29,7 +29,7 @@ type store struct {
 	holder string  // of this process's leases
 	group  []byte  // the key of the ids of pairs
 
-	begin_, done_, seen_ *sql.Stmt
+	beginStmt, doneStmt, seenStmt, endedStmt *sql.Stmt
 }
 
 // ErrNewer means that a newer version has used the folder.
@@ -66,9 +66,13 @@ func openStore(ctx context.Context, dir string, secret []byte) (*store, error) {
 		to  **sql.Stmt
 		sql string
 	}{
-		{&s.begin_, `INSERT INTO journal (member, op, state, pair, holder, until) VALUES (?, ?, 'begun', ?, ?, ?) ON CONFLICT DO NOTHING`},
-		{&s.done_, `UPDATE journal SET state = ?, answer = ? WHERE member = ? AND op = ?`},
-		{&s.seen_, `SELECT state, pair, answer FROM journal WHERE member = ? AND op = ?`},
+		{&s.beginStmt, `INSERT INTO journal (member, op, state, pair, holder, until) VALUES (?, ?, 'begun', ?, ?, ?) ON CONFLICT DO NOTHING`},
+		{&s.doneStmt, `UPDATE journal SET state = ?, answer = ? WHERE member = ? AND op = ?`},
+		{&s.seenStmt, `SELECT state, pair, answer FROM journal WHERE member = ? AND op = ?`},
+		{&s.endedStmt, `SELECT count(*) FROM ends WHERE member = ?1 AND (
+			kind = 'grant' AND name = ?2 AND (pause = 0 OR ?5 < pause) OR
+			kind = 'credential' AND name = ?3 AND ?4 <= at OR
+			kind = 'paused' AND name = ?3 AND ?4 <= at AND ?5 < pause)`},
 	} {
 		if *p.to, err = db.PrepareContext(ctx, p.sql); err != nil {
 			db.Close()
@@ -153,7 +157,7 @@ type entry struct {
 func (s *store) seen(ctx context.Context, member custody.KeyID, op string) (*entry, error) {
 	var e entry
 	var answer []byte
-	switch err := s.seen_.QueryRowContext(ctx, member, op).Scan(&e.state, &e.pair, &answer); {
+	switch err := s.seenStmt.QueryRowContext(ctx, member, op).Scan(&e.state, &e.pair, &answer); {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, nil
 	case err != nil:
@@ -176,7 +180,7 @@ func (s *store) begin(ctx context.Context, member custody.KeyID, op string, pair
 		// Another process may have the same op in hand.
 		res, err = s.db.ExecContext(ctx, `UPDATE journal SET state = 'begun', pair = ?, holder = ? WHERE member = ? AND op = ? AND state = 'reopens'`, pair, s.holder, member, op)
 	} else {
-		res, err = s.begin_.ExecContext(ctx, member, op, pair, s.holder, until)
+		res, err = s.beginStmt.ExecContext(ctx, member, op, pair, s.holder, until)
 	}
 	if err != nil {
 		return false, err
@@ -191,7 +195,7 @@ func (s *store) finish(ctx context.Context, member custody.KeyID, op, state stri
 	if err != nil {
 		return err
 	}
-	_, err = s.done_.ExecContext(ctx, state, data, member, op)
+	_, err = s.doneStmt.ExecContext(ctx, state, data, member, op)
 	return err
 }
 
@@ -225,10 +229,7 @@ func (s *store) end(ctx context.Context, member custody.KeyID, x *custody.End, u
 // ended says whether a member stopped a grant.
 func (s *store) ended(ctx context.Context, member custody.KeyID, g *custody.Grant, now int64) (bool, error) {
 	var n int
-	err := s.db.QueryRowContext(ctx, `SELECT count(*) FROM ends WHERE member = ?1 AND (
-		kind = 'grant' AND name = ?2 AND (pause = 0 OR ?5 < pause) OR
-		kind = 'credential' AND name = ?3 AND ?4 <= at OR
-		kind = 'paused' AND name = ?3 AND ?4 <= at AND ?5 < pause)`, member, g.ID, g.Credential, g.IAT, now).Scan(&n)
+	err := s.endedStmt.QueryRowContext(ctx, member, g.ID, g.Credential, g.IAT, now).Scan(&n)
 	return n > 0, err
 }
 
