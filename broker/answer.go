@@ -35,7 +35,7 @@ var operatorCodes = []string{
 
 // unknownClient says that the provider refused the client itself.
 func unknownClient(e *RefreshError) bool {
-	return e.Class == Misconfigured && slices.Contains([]string{"invalid_client", "incorrect_client_credentials", "invalid_client_id", "invalid_client_secret", "bad_client_secret"}, e.Code)
+	return e.Class == Misconfigured && slices.Contains([]string{"invalid_client", "incorrect_client_credentials", "invalid_client_id", "invalid_client_secret", "bad_client_id", "bad_client_secret"}, strings.ToLower(e.Code))
 }
 
 // readToken reads a token endpoint's answer: the pair first, all else as far as it can be

@@ -106,7 +106,7 @@ func (b *Broker) refuseAsk(w http.ResponseWriter, r *http.Request, err error) {
 func (b *Broker) consentPage(w http.ResponseWriter, r *http.Request, a *ask) {
 	n := noteOf(r.Context())
 	n.service, n.access = a.service.ID, a.access
-	if _, err := b.client(r.Context(), a.service.ID, a.service.Auth.OAuth.TokenURL); err != nil {
+	if _, err := b.offered(r.Context(), a.service); err != nil {
 		b.refuseAsk(w, r, err)
 		return
 	}
@@ -166,7 +166,7 @@ func (b *Broker) consent(w http.ResponseWriter, r *http.Request) {
 		b.errorPage(w, r, http.StatusBadRequest, pageNotTicked)
 		return
 	}
-	c, err := b.client(r.Context(), a.service.ID, a.service.Auth.OAuth.TokenURL)
+	c, err := b.offered(r.Context(), a.service)
 	if err != nil {
 		b.refuseAsk(w, r, err)
 		return
@@ -182,7 +182,7 @@ func (b *Broker) consent(w http.ResponseWriter, r *http.Request) {
 	}
 	b.makeRoom(w, r)
 	setCookie(w, flowPrefix+f.Handle, sealed, flowLife)
-	w.Header().Set("Location", authorizeURL(a.service.Auth.OAuth, c.ID, b.redirectURI(a.service.ID), a.scopes(), f.Handle, f.Verifier))
+	w.Header().Set("Location", authorizeURL(a.service.Auth.OAuth, c.ID, b.RedirectURI(a.service.ID), a.scopes(), f.Handle, f.Verifier))
 	w.WriteHeader(http.StatusSeeOther)
 }
 

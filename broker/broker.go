@@ -236,7 +236,7 @@ func (b *Broker) publicRoutes() error {
 			if m == nil {
 				return false
 			}
-			_, err := b.client(ctx, id, m.Auth.OAuth.TokenURL)
+			_, err := b.offered(ctx, m) // what the consent page asks too
 			return err == nil
 		},
 		Apps: b.cfg.Apps,
@@ -257,7 +257,7 @@ func (b *Broker) service(id string) *integrations.Manifest {
 	return m
 }
 
-// redirectURI is the exact address that is registered at the provider.
-func (b *Broker) redirectURI(service string) string {
+// RedirectURI is the exact address that is registered at a service's provider.
+func (b *Broker) RedirectURI(service string) string {
 	return b.origin + "/oauth/" + service + "/callback"
 }

@@ -48,7 +48,7 @@ var _ = reported("case_013", func(t *testing.T) { // the answer never arrives; t
 		return nil
 	})
 	r := redeem(t, s, "acme", wrapped)
-	if r.outcome() != "temporary:unreachable" { // distinct from "server": it may have rotated
+	if r.outcome() != "temporary:no_answer" { // distinct from "server": it may have rotated
 		t.Errorf("a lost answer: %s", r.outcome())
 	}
 	s.Upstream.SetAnswer(nil) // the caller tries once more: a provider with a grace serves it
@@ -209,7 +209,7 @@ var _ = reported("case_043", func(t *testing.T) { // a wrong code gives a 500 pa
 
 var _ = reported("case_045", func(t *testing.T) { // any failure deletes the connection
 	classed(t, "acme", jsonAnswer(503, `{"error":"invalid_grant"}`), "temporary:server")
-	classed(t, "acme", raw(reset), "temporary:unreachable")
+	classed(t, "acme", raw(reset), "temporary:no_answer")
 	s := brokertest.New(t, brokertest.Options{Config: func(c *broker.Config) { // a blank secret
 		c.Secrets = broker.Env{Getenv: func(name string) string { return map[string]string{"LCHAT_OAUTH_ACME_CLIENT_ID": "id"}[name] }}
 	}})

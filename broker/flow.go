@@ -35,7 +35,7 @@ type flow struct {
 	Begun    int64               `json:"t"` // seconds since 1970 UTC
 }
 
-var handlePattern = lazily(`^[A-Za-z0-9_-]{22}$`)
+var handlePattern = word{22, 22}
 
 // random returns n random bytes in base64url: no character that any party encodes.
 func random(n int) string {
@@ -65,7 +65,8 @@ func (b *Broker) sealFlow(f *flow) (string, error) {
 // asks learns no more than that.
 var errFlow = errors.New("no such flow in this browser")
 
-func (b *Broker) openFlow(handle, value string) (*flow, error) {
+// unsealFlow opens a cookie's value, of whatever age.
+func (b *Broker) unsealFlow(handle, value string) (*flow, error) {
 	rest, ok := strings.CutPrefix(value, "f1.")
 	kid, text, ok2 := strings.Cut(rest, ".")
 	if !ok || !ok2 || len(value) > maxCookie || !handlePattern.MatchString(handle) {
@@ -82,6 +83,14 @@ func (b *Broker) openFlow(handle, value string) (*flow, error) {
 	f := new(flow)
 	if json.Unmarshal(pt, f) != nil || f.Handle != handle {
 		return nil, errFlow
+	}
+	return f, nil
+}
+
+func (b *Broker) openFlow(handle, value string) (*flow, error) {
+	f, err := b.unsealFlow(handle, value)
+	if err != nil {
+		return nil, err
 	}
 	now, begun := b.cfg.Now(), time.Unix(f.Begun, 0)
 	if now.After(begun.Add(flowLife)) || begun.After(now.Add(time.Minute)) {

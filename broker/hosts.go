@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 
@@ -32,6 +33,15 @@ func allowedHosts(c Client, service string) []string {
 		return c.Hosts
 	}
 	return pinned()[service]
+}
+
+// barredHosts returns the hosts that a manifest would send a client's secret to, and that it
+// may not go to.
+func barredHosts(c Client, m *integrations.Manifest) []string {
+	allowed := allowedHosts(c, m.ID)
+	hosts := slices.DeleteFunc(secretHosts(m.Auth.OAuth), func(h string) bool { return slices.Contains(allowed, h) })
+	slices.Sort(hosts)
+	return slices.Compact(hosts)
 }
 
 // secretHosts returns the hosts that a manifest would send the client secret to.

@@ -111,11 +111,14 @@ func newTokenChecker(cfg Config, origin string) (*tokenChecker, error) {
 
 var errToken = errors.New("no valid instance token")
 
+// maxAuthorization bounds the header that carries a token.
+const maxAuthorization = 8192
+
 // check returns the claims of a request's token. Every fault is the same error, but for a
 // clockError: what else is wrong with a token is nothing for its holder to learn here.
 func (c *tokenChecker) check(r *http.Request) (*Claims, error) {
 	auth := r.Header.Values("Authorization")
-	if len(auth) != 1 || len(auth[0]) > 8192 {
+	if len(auth) != 1 || len(auth[0]) > maxAuthorization {
 		return nil, errToken
 	}
 	scheme, text, ok := strings.Cut(auth[0], " ")
@@ -170,6 +173,49 @@ func (c *tokenChecker) read(text string) (*Claims, error) {
 	}
 	c.known[digest] = claims
 	return claims, nil
+}
+
+// explain says why a token is turned away. Whether it is, read alone decides.
+func (c *tokenChecker) explain(text string) (*Claims, error) {
+	claims, err := c.read(text)
+	long := len("Bearer ")+len(text) > maxAuthorization
+	if err == nil && !long {
+		return claims, nil
+	}
+	claims = new(Claims)
+	t, parts, err := jwt.NewParser().ParseUnverified(text, claims)
+	if err != nil || long {
+		return nil, errors.New("it is not a token that \"connect broker token sign\" makes")
+	}
+	kid, _ := t.Header["kid"].(string)
+	key, known := c.keys[kid]
+	sig, err := decode64(parts[2])
+	now := c.now()
+	switch {
+	case !known && len(c.keys) == 0:
+		return nil, errors.New("no instance key is configured, so that no token is taken")
+	case !known && kidPattern.MatchString(kid):
+		return nil, fmt.Errorf("it names the key %q, which is none of the instance keys", kid)
+	case !known:
+		return nil, errors.New("it names no key")
+	case t.Method.Alg() != "EdDSA" || err != nil || !ed25519.Verify(key, []byte(parts[0]+"."+parts[1]), sig):
+		return nil, fmt.Errorf("its signature is not by the instance key %q: two pairs have that name, or the file was cut", kid)
+	case !slices.Contains(claims.Audience, c.origin):
+		return nil, fmt.Errorf("it is for another broker: its audience is not %s, letter for letter", c.origin)
+	case claims.ExpiresAt == nil || claims.IssuedAt == nil:
+		return nil, errors.New("it does not say from when to when it is valid")
+	case now.After(claims.ExpiresAt.Add(time.Minute)):
+		return nil, fmt.Errorf("it ended on %s", claims.ExpiresAt.UTC().Format(time.DateOnly))
+	case claims.IssuedAt.After(now.Add(time.Minute)):
+		return nil, fmt.Errorf("it was made at %s, which has not come yet by this clock", claims.IssuedAt.UTC().Format(time.RFC3339))
+	case claims.ExpiresAt.Sub(claims.IssuedAt.Time) > maxTokenLife:
+		return nil, errors.New("it lives longer than 90 days")
+	case slices.Contains(c.refused, claims.ID) || slices.Contains(c.refused, claims.Issuer):
+		return nil, errors.New("its id or its issuer is among those that are refused")
+	case checkOrigins(claims.Origins) != nil:
+		return nil, errors.New("its origins are none, over 64, or not in their canonical form")
+	}
+	return nil, errors.New("it lacks an id or an issuer, is not valid yet, or says what is not known here")
 }
 
 // buckets hold how many calls each instance may still make of this process: a stolen token

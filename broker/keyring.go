@@ -72,7 +72,7 @@ func decode64(s string) ([]byte, error) {
 	return base64.RawURLEncoding.Strict().DecodeString(s)
 }
 
-var kidPattern = lazily(`^[A-Za-z0-9_-]{1,32}$`)
+var kidPattern = word{1, 32}
 
 // Why something sealed does not open.
 var (
@@ -227,7 +227,7 @@ func (r *keyring) open(kid string, sealed []byte, with ...string) ([]byte, error
 
 // ad is the associated data: each part behind its length, so that no two lists are one.
 func (r *keyring) ad(kid string, with []string) []byte {
-	var b []byte
+	b := make([]byte, 0, 256)
 	for _, s := range append([]string{"connect/v1 " + r.purpose, kid}, with...) {
 		b = binary.BigEndian.AppendUint32(b, uint32(len(s)))
 		b = append(b, s...)

@@ -95,7 +95,7 @@ type faulty struct {
 
 // faults are what a twentieth of the calls each meets, with what is right.
 var faults = []struct{ name, want string }{
-	{"html", "temporary:server"}, {"limit", "temporary:rate_limited"}, {"reset", "temporary:unreachable"}, {"drip", "temporary:unreadable"}, {"dead", "dead:invalid_grant"},
+	{"html", "temporary:server"}, {"limit", "temporary:rate_limited"}, {"reset", "temporary:no_answer"}, {"drip", "temporary:unreadable"}, {"dead", "dead:invalid_grant"},
 }
 
 func newFaulty(t *testing.T, ca *brokertest.CA) *faulty {

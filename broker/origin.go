@@ -15,9 +15,6 @@ import (
 
 var errOrigin = errors.New("an origin is https, a public host and at most a port, such as https://chat.example")
 
-// hostPattern is a host of at least two labels, as the DNS has them.
-var hostPattern = lazily(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-
 // parseOrigin returns the canonical form of an https origin: lower case, punycode, no port
 // where it is 443. Everything that could read as another origin is refused.
 func parseOrigin(s string) (string, error) {
@@ -29,7 +26,7 @@ func parseOrigin(s string) (string, error) {
 		return "", errOrigin
 	}
 	host, err := idna.Lookup.ToASCII(u.Hostname())
-	if err != nil || len(host) > 253 || !hostPattern.MatchString(host) || strings.HasSuffix(u.Host, ":") {
+	if err != nil || len(host) > 253 || !isHost(host) || strings.HasSuffix(u.Host, ":") {
 		return "", errOrigin
 	}
 	last := host[strings.LastIndexByte(host, '.')+1:]
@@ -65,8 +62,8 @@ func (a returnAddress) host() string {
 }
 
 var (
-	loopbackPath = lazily(`^/[A-Za-z0-9_-]{16,64}$`)
-	keyID        = lazily(`^[A-Za-z0-9_-]{43}$`)
+	loopbackSegment = word{16, 64}
+	keyID           = word{43, 43}
 )
 
 // parseReturn reads return_to: an https origin, or a literal loopback address with a port
@@ -79,7 +76,7 @@ func (b *Broker) parseReturn(s, member string) (returnAddress, error) {
 		}
 		port, err := strconv.Atoi(u.Port())
 		if err != nil || port < 1024 || port > 65535 || u.Port() != strconv.Itoa(port) || u.Hostname() != "127.0.0.1" && u.Hostname() != "::1" ||
-			u.Path != "" && !loopbackPath.MatchString(u.Path) {
+			u.Path != "" && !(u.Path[0] == '/' && loopbackSegment.MatchString(u.Path[1:])) {
 			return returnAddress{}, errOrigin
 		}
 		origin := "cli"

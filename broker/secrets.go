@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/url"
 	"os"
 	"slices"
@@ -331,6 +332,12 @@ const maxSecrets = 1 << 20
 func (f File) Check() error {
 	_, err := f.read()
 	return err
+}
+
+// Services returns the ids that the file has a client for, in order.
+func (f File) Services() ([]string, error) {
+	all, err := f.read()
+	return slices.Sorted(maps.Keys(all)), err
 }
 
 // Version returns what the file holds now.

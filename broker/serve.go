@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"mime"
 	"net/http"
 	"time"
@@ -182,10 +183,11 @@ func noteOf(ctx context.Context) *note {
 }
 
 // line is what the log says of a request, beside its route, status and duration.
-func (b *Broker) line(r *http.Request, class string) []any {
+func (b *Broker) line(r *http.Request, class string) []slog.Attr {
 	n := noteOf(r.Context())
 	if n.class == "" {
 		n.class = class
 	}
-	return []any{"service", n.service, "access", string(n.access), "class", n.class, "code", n.code, "upstream", n.upstream, "instance", n.instance}
+	return []slog.Attr{slog.String("service", n.service), slog.String("access", string(n.access)), slog.String("class", n.class), slog.String("code", n.code),
+		slog.Int("upstream", n.upstream), slog.String("instance", n.instance)}
 }

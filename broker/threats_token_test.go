@@ -332,12 +332,12 @@ var _ = threat("T4_endless_answers", func(t *testing.T) {
 				}
 			}
 		}), "temporary:unreadable"},
-		{"no answer", raw(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "temporary:unreachable"},
+		{"no answer", raw(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "temporary:no_answer"},
 		{"endless headers", raw(func(w http.ResponseWriter, _ *http.Request) {
 			for i := range 2000 {
 				w.Header().Set(fmt.Sprintf("X-%d", i), strings.Repeat("x", 100))
 			}
-		}), "temporary:unreachable"},
+		}), "temporary:no_answer"},
 		{"compressed, unasked", func() *brokertest.Answer {
 			var b bytes.Buffer
 			z := gzip.NewWriter(&b)
@@ -452,8 +452,8 @@ var _ = threat("T6_three_classes", func(t *testing.T) {
 		{"github", jsonAnswer(200, `{"error":"bad_refresh_token"}`), "dead:bad_refresh_token", 409},
 		{"hubspot", jsonAnswer(400, `{"status":"BAD_REFRESH_TOKEN","message":"missing or unknown refresh token"}`), "dead:BAD_REFRESH_TOKEN", 409},
 		{"hubspot", jsonAnswer(400, `{"status":"BAD_REFRESH_TOKEN","message":"the refresh token was not issued to this client"}`), "misconfigured:BAD_REFRESH_TOKEN", 502},
-		{"acme", raw(reset), "temporary:unreachable", 503},
-		{"acme", hang, "temporary:unreachable", 503},
+		{"acme", raw(reset), "temporary:no_answer", 503},
+		{"acme", hang, "temporary:no_answer", 503},
 	} {
 		answers(s, tt.a)
 		s.Upstream.Reset()

@@ -107,32 +107,45 @@ func (u *upstream) do(ctx context.Context, build func() (*http.Request, error)) 
 		if err != nil {
 			return nil, &RefreshError{Class: Misconfigured, Code: "request"}
 		}
-		var conn *countedConn
-		var before int64
-		req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
-			c := info.Conn
-			if t, ok := c.(*tls.Conn); ok {
-				c = t.NetConn()
-			}
-			if conn, _ = c.(*countedConn); conn != nil {
-				before = conn.written.Load()
-			}
-		}}))
-		req.GetBody = nil // nothing below sends it again
-		resp, err := u.transport.RoundTrip(req)
-		if err != nil {
-			unsent := conn == nil || conn.written.Load() == before
-			if unsent && try == 0 && ctx.Err() == nil {
-				continue
-			}
-			return nil, &RefreshError{Class: Temporary, Code: "unreachable"}
+		r, sent, err := u.once(ctx, req)
+		switch {
+		case err == nil:
+			return r, nil
+		case r != nil:
+			return nil, &RefreshError{Class: Temporary, Code: "unreadable", Status: r.status}
+		case !sent && try == 0 && ctx.Err() == nil:
+			continue
 		}
-		body, err := readBody(resp)
-		if err != nil {
-			return nil, &RefreshError{Class: Temporary, Code: "unreadable", Status: resp.StatusCode}
+		if sent {
+			// The caller learns that the token may be spent: it is not redeemed again lightly.
+			return nil, &RefreshError{Class: Temporary, Code: "no_answer"}
 		}
-		return &reply{resp.StatusCode, resp.Header, body}, nil
+		return nil, &RefreshError{Class: Temporary, Code: "unreachable"}
 	}
+}
+
+// once sends one request, once. sent says whether the provider may have received any of it;
+// the reply that comes with an error has no body.
+func (u *upstream) once(ctx context.Context, req *http.Request) (r *reply, sent bool, err error) {
+	var conn *countedConn
+	var before int64
+	req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+		c := info.Conn
+		if t, ok := c.(*tls.Conn); ok {
+			c = t.NetConn()
+		}
+		if conn, _ = c.(*countedConn); conn != nil {
+			before = conn.written.Load()
+		}
+	}}))
+	req.GetBody = nil // nothing below sends it again
+	resp, err := u.transport.RoundTrip(req)
+	if err != nil {
+		return nil, conn != nil && conn.written.Load() != before, err
+	}
+	r = &reply{status: resp.StatusCode, header: resp.Header}
+	r.body, err = readBody(resp)
+	return r, true, err
 }
 
 // readBody reads an answer whole. One that is compressed although nobody asked for that is
@@ -212,38 +225,41 @@ func formOrJSON(method, to, encoding string, params []integrations.Pair) (*http.
 		}
 		contentType = "application/json"
 	} else {
-		var b strings.Builder
+		body = make([]byte, 0, 512)
 		for i, p := range params {
 			if i > 0 {
-				b.WriteByte('&')
+				body = append(body, '&')
 			}
-			b.WriteString(url.QueryEscape(p.Name) + "=" + url.QueryEscape(p.Value))
+			body = append(body, url.QueryEscape(p.Name)...)
+			body = append(body, '=')
+			body = append(body, url.QueryEscape(p.Value)...)
 		}
-		body = []byte(b.String())
 	}
 	req, err := http.NewRequest(method, to, bytes.NewReader(body))
 	if err != nil || req.URL.Scheme != "https" {
 		return nil, errors.New("not an https address")
 	}
-	req.Header.Set("Content-Type", contentType)
-	req.Header.Set("Accept", "application/json")
-	req.Header.Set("Accept-Encoding", "identity")
-	req.Header.Set("User-Agent", "connect-broker")
+	req.Header = http.Header{"Content-Type": {contentType}, "Accept": {"application/json"}, "Accept-Encoding": {"identity"}, "User-Agent": {"connect-broker"}}
 	return req, nil
 }
 
 // exchange turns a code into a pair: exactly one request, whatever comes of it, but for a
 // client that the provider did not know.
 func (b *Broker) exchange(ctx context.Context, m *integrations.Manifest, code, verifier, state string) (*tokenAnswer, error) {
+	return b.token(ctx, m, b.codeGrant(m, code, verifier, state))
+}
+
+// codeGrant is what is asked when a code comes back.
+func (b *Broker) codeGrant(m *integrations.Manifest, code, verifier, state string) grantRequest {
 	o := m.Auth.OAuth
-	params := []integrations.Pair{{Name: "grant_type", Value: "authorization_code"}, {Name: "code", Value: code}, {Name: "redirect_uri", Value: b.redirectURI(m.ID)}}
+	params := []integrations.Pair{{Name: "grant_type", Value: "authorization_code"}, {Name: "code", Value: code}, {Name: "redirect_uri", Value: b.RedirectURI(m.ID)}}
 	if verifier != "" {
 		params = append(params, integrations.Pair{Name: "code_verifier", Value: verifier})
 	}
 	if o.TokenSendsState {
 		params = append(params, integrations.Pair{Name: "state", Value: state})
 	}
-	return b.token(ctx, m, grantRequest{o.TokenURL, params, o.TokenParams})
+	return grantRequest{o.TokenURL, params, o.TokenParams}
 }
 
 // refreshAt asks for a new pair.
@@ -251,7 +267,7 @@ func (b *Broker) refreshAt(ctx context.Context, m *integrations.Manifest, refres
 	o := m.Auth.OAuth
 	params := []integrations.Pair{{Name: "grant_type", Value: "refresh_token"}, {Name: "refresh_token", Value: refresh}}
 	if o.RefreshRedirectURI {
-		params = append(params, integrations.Pair{Name: "redirect_uri", Value: b.redirectURI(m.ID)})
+		params = append(params, integrations.Pair{Name: "redirect_uri", Value: b.RedirectURI(m.ID)})
 	}
 	to := o.RefreshURL
 	if to == "" {
@@ -337,6 +353,17 @@ func (b *Broker) client(ctx context.Context, service, to string) (Client, error)
 		return c, &RefreshError{Class: Misconfigured, Code: "host"}
 	}
 	return c, nil
+}
+
+// offered returns the client of a service where a connection can start here. A secret that
+// may not go to every host of the manifest's is no reason to begin: what came of it could be
+// neither refreshed nor ended.
+func (b *Broker) offered(ctx context.Context, m *integrations.Manifest) (Client, error) {
+	c, err := b.client(ctx, m.ID, m.Auth.OAuth.TokenURL)
+	if err == nil && len(barredHosts(c, m)) > 0 {
+		err = &RefreshError{Class: Misconfigured, Code: "host"}
+	}
+	return c, err
 }
 
 // mayGo says whether a client may be sent to the host of to.

@@ -30,7 +30,7 @@ func (b *bounds) set(running, queue, one int) {
 		queue = 0
 	}
 	if b.max = running + queue; one <= 0 {
-		one = max(8, b.max/4)
+		one = max(8, min(b.max/4, running/2)) // what one member may have never fills the room
 	}
 	b.one, b.room, b.byMember = one, make(chan struct{}, running), make(map[custody.KeyID]int)
 }
@@ -121,7 +121,7 @@ func (r *readJournal) finish(k opKey, run *opRun, answer []*custody.Envelope, ke
 	defer r.mu.Unlock()
 	run.answer = answer
 	close(run.done)
-	if !keep {
+	if !keep || len(answer) == 0 {
 		delete(r.all, k)
 		return
 	}

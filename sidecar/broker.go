@@ -9,13 +9,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/elevenmessenger/connect/custody"
 	"github.com/elevenmessenger/connect/integrations"
@@ -234,13 +235,18 @@ func (b *Broker) post(ctx context.Context, path string, body []byte) ([]byte, in
 func (b *Broker) do(req *http.Request) ([]byte, int, error) {
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("User-Agent", "connect-sidecar")
+	var sent atomic.Bool // there was a connection, with its TLS, to send it on
+	req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
+		GetConn: func(string) { sent.Store(false) },
+		GotConn: func(httptrace.GotConnInfo) { sent.Store(true) },
+	}))
 	resp, err := b.client().Do(req)
 	if err != nil {
 		var ue *url.Error // which holds the address
 		if errors.As(err, &ue) {
 			err = ue.Err
 		}
-		return nil, 0, &BrokerError{Class: Temporary, Code: "broker_unreachable", Sent: !neverSent(err), Err: err}
+		return nil, 0, &BrokerError{Class: Temporary, Code: "broker_unreachable", Sent: sent.Load(), Err: err}
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxBrokerBody+1))
@@ -251,25 +257,37 @@ func (b *Broker) do(req *http.Request) ([]byte, int, error) {
 		return nil, 0, &BrokerError{Class: Temporary, Code: "no_answer", Status: resp.StatusCode, Sent: resp.StatusCode < 300 || resp.StatusCode >= 500, Err: err}
 	}
 	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
-		if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 && !jsontext.Value(data).IsValid() {
+		if wait := retryAfter(resp.Header.Get("Retry-After")); wait > 0 && !brokersWords(data) {
 			// A gateway's own limit: not the broker's words, and not a provider's.
-			return nil, 0, &BrokerError{Class: Temporary, Code: "gateway", Status: resp.StatusCode, RetryAfter: capped(int64(s)), Sent: resp.StatusCode != http.StatusTooManyRequests}
+			return nil, 0, &BrokerError{Class: Temporary, Code: "gateway", Status: resp.StatusCode, RetryAfter: wait, Sent: resp.StatusCode != http.StatusTooManyRequests}
 		}
 	}
 	return data, resp.StatusCode, nil
 }
 
-// neverSent says of an error whether no byte can have reached the broker: the connection was
-// not made.
-func neverSent(err error) bool {
-	var op *net.OpError
-	var dns *net.DNSError
-	var cert *tls.CertificateVerificationError
-	return errors.As(err, &dns) || errors.As(err, &cert) || errors.As(err, &op) && op.Op == "dial"
+// retryAfter reads seconds or a date (RFC 9110, section 10.2.3).
+func retryAfter(s string) time.Duration {
+	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
+		return capped(n)
+	}
+	t, err := http.ParseTime(s)
+	if err != nil {
+		return 0
+	}
+	return capped(int64((time.Until(t) + time.Second - 1) / time.Second))
+}
+
+// brokersWords says whether an answer is one of those that docs/protocol.md, section 9, lists.
+func brokersWords(data []byte) bool {
+	var a struct {
+		Class string `json:"class"`
+		Error string `json:"error"`
+	}
+	return json.Unmarshal(data, &a) == nil && (a.Class != "" || a.Error != "")
 }
 
 func capped(seconds int64) time.Duration {
-	return min(max(time.Duration(seconds), 0), maxRetryAfter/time.Second) * time.Second
+	return time.Duration(min(max(seconds, 0), int64(maxRetryAfter/time.Second))) * time.Second
 }
 
 // refused reads an answer that is none. The broker's own words tell whether the provider was

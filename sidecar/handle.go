@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/elevenmessenger/connect/custody"
@@ -144,11 +145,19 @@ func (s *Sidecar) op(ctx context.Context, j *job, e *custody.Envelope) ([]*custo
 	if err := j.bot.id.OpenMessage(e, j.author, day, j.msg); err != nil {
 		return s.unopened(j, err)
 	}
+	if g := j.msg.Grant; g.Day != e.Day {
+		day = j.bot.dayFor(g.Day, s.now())
+	}
+	var err error
+	if j.grant, err = j.msg.OpenGrant(j.bot.id, e, j.author, day); err != nil {
+		j.refused = true
+		return s.answer(j, s.opening(j, err))
+	}
 	k := opKey{j.from, j.op}
 	for {
 		run, fresh := s.reads.start(k)
 		if fresh {
-			return s.run(ctx, j, e, day, k, run)
+			return s.run(ctx, j, k, run)
 		}
 		select {
 		case <-run.done:
@@ -187,6 +196,8 @@ func (s *Sidecar) opening(j *job, err error) *failure {
 		return fail(codeAuthor, "the grant was not made for this message by whoever posted it")
 	case errors.Is(err, custody.ErrExpiry):
 		return fail(codeExpired, "the grant lives longer than such a grant may")
+	case errors.Is(err, custody.ErrService):
+		return fail(codeService, "the grant is for another service")
 	case errors.Is(err, custody.ErrOnce):
 		return fail(codeAccess, "a change is granted once, for one operation")
 	}
@@ -194,24 +205,17 @@ func (s *Sidecar) opening(j *job, err error) *failure {
 }
 
 // run checks and runs an op, and answers it.
-func (s *Sidecar) run(ctx context.Context, j *job, e *custody.Envelope, day *custody.Identity, k opKey, run *opRun) (answer []*custody.Envelope, err error) {
+func (s *Sidecar) run(ctx context.Context, j *job, k opKey, run *opRun) (answer []*custody.Envelope, err error) {
 	keep := false
 	defer func() { s.reads.finish(k, run, answer, keep) }()
-	grantDay := day
-	if g := j.msg.Grant; g.Day != e.Day {
-		grantDay = j.bot.dayFor(g.Day, s.now())
-	}
-	if j.grant, err = j.msg.OpenGrant(j.bot.id, e, j.author, grantDay); err != nil {
-		j.refused = true
-		return s.answer(j, s.opening(j, err))
-	}
 	write := j.grant.Access == integrations.Write
 	reopened := false
 	if write {
-		seen, err := s.store.seen(ctx, j.from, j.op)
+		seen, err := s.shared.seen(ctx, j.from, j.op)
 		switch {
 		case err != nil:
-			return nil, err
+			j.refused = true
+			return s.answer(j, s.storeFailure(err))
 		case seen == nil:
 		case seen.state == reopens && (seen.pair < j.grant.Pair || !j.grant.Refresh.IsZero()):
 			reopened = true
@@ -228,15 +232,22 @@ func (s *Sidecar) run(ctx context.Context, j *job, e *custody.Envelope, day *cus
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.opTimeout)
 	defer cancel()
+	came := time.Now()
 	if !s.bounds.enter(ctx, j.from) {
 		s.count(&s.counters.Busy)
 		j.refused = true
 		return s.answer(j, fail(codeBusy, "the bot has too much to do just now").after(2*time.Second))
 	}
 	defer s.bounds.leave(j.from)
+	if time.Since(came) > 100*time.Millisecond { // it stood in the queue: meanwhile it may have ended
+		if f := s.over(ctx, j); f != nil {
+			j.refused = true
+			return s.answer(j, f)
+		}
+	}
 	if write {
 		// No note, no write.
-		ok, err := s.store.begin(ctx, j.from, j.op, j.grant.Pair, j.grant.Exp+int64(journalKept/time.Second), reopened)
+		ok, err := s.shared.begin(ctx, j.from, j.op, j.grant.Pair, j.grant.Exp+int64(journalKept/time.Second), reopened)
 		if err != nil {
 			j.refused = true
 			return s.answer(j, s.storeFailure(err))
@@ -262,7 +273,7 @@ func (s *Sidecar) run(ctx context.Context, j *job, e *custody.Envelope, day *cus
 		if again && !reopened {
 			state = reopens
 		}
-		if err := s.store.finish(context.WithoutCancel(ctx), j.from, j.op, state, answer); err != nil {
+		if err := s.shared.finish(context.WithoutCancel(ctx), j.from, j.op, state, answer); err != nil {
 			s.log.Error("the journal does not take an answer", "error", err)
 		}
 	}
@@ -320,14 +331,26 @@ func (s *Sidecar) check(ctx context.Context, j *job) *failure {
 		}
 		return fail(codeAccess, "%v", err)
 	}
-	switch ended, err := s.store.ended(ctx, j.from, g, now.Unix()); {
+	if f := s.over(ctx, j); f != nil {
+		return f
+	}
+	sum := sha256.Sum256([]byte("connect/v1 idempotency" + g.ID + j.op))
+	j.call.IdempotencyKey = base64.RawURLEncoding.EncodeToString(sum[:])
+	return nil
+}
+
+// over says whether a grant's time is over, or its member has stopped it.
+func (s *Sidecar) over(ctx context.Context, j *job) *failure {
+	now := s.now()
+	if err := j.grant.Live(now); err != nil {
+		return fail(codeExpired, "the grant's time is over, or has not begun")
+	}
+	switch ended, err := s.store.ended(ctx, j.from, j.grant, now.Unix()); {
 	case err != nil:
 		return s.storeFailure(err)
 	case ended:
 		return fail(codeEnded, "this grant was ended, or is paused")
 	}
-	sum := sha256.Sum256([]byte("connect/v1 idempotency" + g.ID + j.op))
-	j.call.IdempotencyKey = base64.RawURLEncoding.EncodeToString(sum[:])
 	return nil
 }
 
@@ -344,6 +367,10 @@ func covers(g *custody.Grant, op *integrations.Op, now time.Time) *failure {
 		return fail(codeAccess, "a change is granted once, for one operation")
 	case !named:
 		return fail(codeAccess, "the grant is not for this operation")
+	case g.Use == custody.UseAsks && (op.Access == integrations.Read || op.Has(integrations.Money) || op.Has(integrations.Irreversible)):
+		return fail(codeAccess, "such a grant is for changes that can be undone and cost nothing")
+	case g.Use != custody.UseOnce && op.SafePost != "" && !op.IsGraphQL() && op.Unattended == "":
+		return fail(codeAccess, "this operation does not run without a person")
 	case g.Window != nil && !g.Window.Contains(now):
 		return fail(codeAccess, "the grant may not be used at this time of the week")
 	}
@@ -512,6 +539,7 @@ func (s *Sidecar) refusal(j *job, f *failure) {
 const maxWords = 2000
 
 func clip(s string) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= maxWords {
 		return s
 	}

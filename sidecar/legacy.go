@@ -44,8 +44,14 @@ func (s *Sidecar) HandleLegacy(ctx context.Context, bot, author custody.KeyID, d
 	} else {
 		r.OK, r.Domains = true, domains
 	}
-	return json.Marshal(r)
+	out, err := json.Marshal(r)
+	if err == nil && len(out) > custody.MaxMessage {
+		return json.Marshal(custody.LegacyResult{Type: r.Type, ID: r.ID, Error: errManyDomains.Error()})
+	}
+	return out, err
 }
+
+var errManyDomains = errors.New("there are more domains than fit in one message")
 
 func (s *Sidecar) listDomains(ctx context.Context, b *bot, author custody.KeyID, o *custody.LegacyOp) ([]custody.LegacyDomain, error) {
 	g, err := b.id.OpenLegacyGrant(o, s.now())
@@ -96,7 +102,7 @@ func (s *Sidecar) listDomains(ctx context.Context, b *bot, author custody.KeyID,
 		}
 		args = integrations.Args{res.Next.Arg: res.Next.Value}
 	}
-	return nil, errors.New("there are more domains than fit in one message")
+	return nil, errManyDomains
 }
 
 // legacyConnection learns what the operation's address needs: a token of before says nothing

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"time"
 
 	"github.com/elevenmessenger/connect/custody"
 )
@@ -17,13 +18,16 @@ func (s *Sidecar) revoke(ctx context.Context, j *job, e *custody.Envelope) (answ
 	}
 	k := opKey{j.from, j.op}
 	run, fresh := s.reads.start(k)
-	if !fresh {
+	for !fresh {
 		select {
 		case <-run.done:
-			return run.answer, nil
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
+		if run.answer != nil {
+			return run.answer, nil
+		}
+		run, fresh = s.reads.start(k)
 	}
 	keep := false
 	defer func() { s.reads.finish(k, run, answer, keep) }()
@@ -52,9 +56,12 @@ func (s *Sidecar) revoke(ctx context.Context, j *job, e *custody.Envelope) (answ
 		j.refused = true
 		return s.answer(j, fail(codeReconnect, "this connection was made through another broker, which alone can end it at %s", j.manifest.Name))
 	}
+	ctx, cancel := context.WithTimeout(ctx, s.opTimeout)
+	defer cancel()
 	if !s.bounds.enter(ctx, j.from) {
+		s.count(&s.counters.Busy)
 		j.refused = true
-		return s.answer(j, fail(codeBusy, "the bot has too much to do just now"))
+		return s.answer(j, fail(codeBusy, "the bot has too much to do just now").after(2*time.Second))
 	}
 	defer s.bounds.leave(j.from)
 	out, err := broker.Revoke(context.WithoutCancel(ctx), RevokeRequest{Service: g.Service, Secret: g.Secret, Refresh: g.Refresh, Keep: g.Keep})

@@ -25,6 +25,8 @@ const (
 	backoffMax   = 10 * time.Minute
 	unknownMax   = 8 // refusals in a row that no list explains, before the member is asked
 	maxFresh     = 10_000
+	maxExpiresIn = 10 * 365 * 24 * 3600 // seconds; of what is said to live longer the end is not known
+	maxPair      = 1 << 52              // as docs/protocol.md counts
 )
 
 // A pair is what a rotation gave, in the clear, for minutes.
@@ -35,6 +37,7 @@ type pair struct {
 	expiresAt int64     // 0: not known
 	obtained  time.Time // by this machine's clock
 	keep      map[string]string
+	owner     string            // the connection's id
 	handback  *custody.Envelope // nil where the member has it
 }
 
@@ -95,13 +98,13 @@ func (w *warmPairs) put(p *pair, now time.Time, keys ...pairKey) {
 	}
 }
 
-// forget drops a member's pairs of one connection that she holds herself by now: the
+// acknowledged notes that a member holds the pairs of one connection herself by now: their
 // hand-back need not ride on every result.
 func (w *warmPairs) acknowledged(member custody.KeyID, a *custody.Ack) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for k, v := range w.all {
-		if k.member == member && v.handback != nil && v.number <= a.Pair {
+		if k.member == member && v.owner == a.Credential && v.handback != nil && v.number <= a.Pair {
 			p := *v.pair
 			p.handback = nil
 			w.all[k] = warmPair{&p, v.until}
@@ -160,7 +163,13 @@ func (r *rests) put(id string, now time.Time, b *BrokerError, f *failure) *failu
 			}
 		}
 	}
-	x := r.all[id]
+	x, ok := r.all[id]
+	if !ok && len(r.all) >= maxFresh {
+		for k := range r.all {
+			delete(r.all, k) // any: whoever makes tokens up does not fill the memory
+			break
+		}
+	}
 	x.failures++
 	if x.unknown++; b.Class != Temporary || b.Code != "unknown" {
 		x.unknown = 0
@@ -244,11 +253,11 @@ func (s *Sidecar) rotate(ctx context.Context, j *job, k pairKey, spoilt integrat
 		return nil, fail(codeTemporary, "the connection cannot be renewed just now: %v", err).after(5 * time.Second)
 	}
 	defer func() {
-		if err := s.store.release(context.WithoutCancel(ctx), k.id); err != nil {
+		if err := s.shared.release(context.WithoutCancel(ctx), k.id); err != nil {
 			s.log.Warn("a lease could not be given back", "error", err)
 		}
 	}()
-	row, oldElsewhere, err := s.store.token(ctx, k.id, k.member)
+	row, oldElsewhere, err := s.shared.token(ctx, k.id, k.member)
 	if err != nil {
 		return nil, s.storeFailure(err)
 	}
@@ -263,7 +272,7 @@ func (s *Sidecar) rotate(ctx context.Context, j *job, k pairKey, spoilt integrat
 	case row.state == redeeming && o != nil && o.Refresh != nil && o.Refresh.Rotates:
 		// It was redeemed, and the answer never came: a second time could end all that came of it.
 		grace := time.Duration(o.Refresh.ReuseGraceS) * time.Second
-		if row.tries > 1 || s.now().Sub(time.Unix(row.at, 0)) > grace {
+		if grace == 0 || row.tries > 1 || s.now().Sub(time.Unix(row.at, 0)) > grace {
 			return nil, fail(codeReconnect, "%s may have renewed this connection, and its answer was lost on the way", j.manifest.Name)
 		}
 		line = row.line
@@ -276,7 +285,7 @@ func (s *Sidecar) rotate(ctx context.Context, j *job, k pairKey, spoilt integrat
 // takeLease waits until no other process redeems the token.
 func (s *Sidecar) takeLease(ctx context.Context, id string) error {
 	for wait := 5 * time.Millisecond; ; wait = min(wait*2, 100*time.Millisecond) {
-		ok, err := s.store.lease(ctx, id, s.leaseTTL, s.now())
+		ok, err := s.shared.lease(ctx, id, s.leaseTTL, s.now())
 		if ok || err != nil {
 			return err
 		}
@@ -290,7 +299,7 @@ func (s *Sidecar) takeLease(ctx context.Context, id string) error {
 
 // late serves whoever comes with a token that was redeemed before.
 func (s *Sidecar) late(ctx context.Context, j *job, line string, usable func(*pair) bool) (*pair, *failure) {
-	t, err := s.store.tail(ctx, line, j.from, s.now().Unix())
+	t, err := s.shared.tail(ctx, line, j.from, s.now().Unix())
 	if err != nil {
 		return nil, s.storeFailure(err)
 	}
@@ -300,7 +309,7 @@ func (s *Sidecar) late(ctx context.Context, j *job, line string, usable func(*pa
 	if bot := s.bots[t.bot]; bot != nil && t.handoff != nil {
 		var h custody.Handoff
 		if err := bot.id.OpenMessage(t.handoff, bot.id.Public(), nil, &h); err == nil && h.Member == j.from && h.Until > s.now().Unix() {
-			p := &pair{number: h.Pair, secret: h.Secret, refresh: h.Refresh, expiresAt: h.ExpiresAt, obtained: time.Unix(h.ObtainedAt, 0), keep: h.Keep, handback: t.handback}
+			p := &pair{number: h.Pair, secret: h.Secret, refresh: h.Refresh, expiresAt: h.ExpiresAt, obtained: time.Unix(h.ObtainedAt, 0), keep: h.Keep, owner: h.Credential, handback: t.handback}
 			if usable(p) {
 				return p, nil
 			}
@@ -312,8 +321,10 @@ func (s *Sidecar) late(ctx context.Context, j *job, line string, usable func(*pa
 				g.Refresh, g.Pair, g.ExpiresAt = p.refresh, p.number, p.expiresAt
 				next.grant = &g
 				nk := pairKey{s.tokenID(g.Service, g.Broker, g.Refresh), j.from}
-				if row, _, err := s.store.token(ctx, nk.id, nk.member); err == nil && row != nil && row.state == live {
-					return s.rotate(ctx, &next, nk, integrations.Secret{})
+				if row, _, err := s.shared.token(ctx, nk.id, nk.member); err == nil && row != nil && row.state == live {
+					p, f := s.rotate(ctx, &next, nk, integrations.Secret{})
+					j.renewed = j.renewed || next.renewed
+					return p, f
 				}
 			}
 		}
@@ -335,10 +346,19 @@ func (s *Sidecar) redeem(ctx context.Context, j *job, k pairKey, line string) (*
 		return nil, fail(codeNoHandBack, "there is nobody to whom a renewed key could be given")
 	case broker == nil:
 		return nil, fail(codeReconnect, "this connection was made through another broker, whose keys this bot cannot renew")
+	case g.Pair >= maxPair:
+		return nil, fail(codeNoHandBack, "the count of this connection's keys is at its end; reconnect it")
 	}
 	now := s.now()
+	// Another grant of the line may still count on the hand-off.
+	var standing int64
+	if t, err := s.shared.tail(ctx, line, k.member, now.Unix()); err != nil {
+		return nil, s.storeFailure(err)
+	} else if t != nil && t.handoff != nil {
+		standing = t.until
+	}
 	until := now.Add(tokenKept).Unix()
-	if err := s.store.redeem(ctx, k.id, k.member, line, now.Unix(), until); err != nil {
+	if err := s.shared.redeem(ctx, k.id, k.member, line, now.Unix(), until); err != nil {
 		return nil, s.storeFailure(err)
 	}
 	s.step("rotate")
@@ -352,15 +372,17 @@ func (s *Sidecar) redeem(ctx context.Context, j *job, k pairKey, line string) (*
 	}
 	s.rests.clear(k.id)
 	s.count(&s.counters.Rotations)
-	p := &pair{number: g.Pair + 1, secret: a.Secret, refresh: a.Refresh, obtained: received, keep: a.Keep}
-	if a.ExpiresIn > 0 {
+	j.renewed = true // what is refused now is not refused for its age
+	p := &pair{number: g.Pair + 1, secret: a.Secret, refresh: a.Refresh, obtained: received, keep: a.Keep, owner: g.Credential}
+	if a.ExpiresIn > 0 && a.ExpiresIn <= maxExpiresIn {
 		p.expiresAt = received.Unix() + a.ExpiresIn
 	}
 	if len(p.keep) == 0 {
 		p.keep = g.Keep
 	}
-	if f := s.keepPair(after, j, k, line, a, p, received); f != nil {
-		return p, f
+	if f := s.keepPair(after, j, k, line, a, p, received, standing); f != nil {
+		f.handback = p.handback
+		return nil, f
 	}
 	s.step("outbox")
 	return p, nil
@@ -368,10 +390,11 @@ func (s *Sidecar) redeem(ctx context.Context, j *job, k pairKey, line string) (*
 
 // keepPair seals a fresh pair and writes it where a crash cannot reach it. Where that fails
 // the failure carries the sealed pair: it is sent all the same.
-func (s *Sidecar) keepPair(ctx context.Context, j *job, k pairKey, line string, a *custody.RefreshAnswer, p *pair, received time.Time) *failure {
+func (s *Sidecar) keepPair(ctx context.Context, j *job, k pairKey, line string, a *custody.RefreshAnswer, p *pair, received time.Time, standing int64) *failure {
 	g := j.grant
 	h := &custody.Handback{V: 1, Credential: g.Credential, Pair: p.number, Secret: p.secret, ExpiresAt: p.expiresAt, ObtainedAt: received.Unix(), Keep: a.Keep}
-	if !a.Same {
+	other := a.Refresh.Reveal() != g.Refresh.Reveal()
+	if other {
 		h.Refresh = a.Refresh
 	}
 	unsealed := func(err error) *failure {
@@ -381,12 +404,20 @@ func (s *Sidecar) keepPair(ctx context.Context, j *job, k pairKey, line string, 
 	if err := h.Sign(g.Refresh); err != nil {
 		return unsealed(err)
 	}
-	e, err := j.bot.id.SealMessage(j.author, nil, custody.Header{Space: j.space, Thread: j.thread, Op: j.op}, h)
+	head := custody.Header{Space: j.space, Thread: j.thread, Op: j.op}
+	e, err := j.bot.id.SealMessage(j.author, nil, head, h)
+	if errors.Is(err, custody.ErrTooBig) && len(h.Keep) > 0 {
+		// The pair goes first; what else the provider said is asked for again at the next renewal.
+		h.Keep, p.keep = nil, g.Keep
+		if err = h.Sign(g.Refresh); err == nil {
+			e, err = j.bot.id.SealMessage(j.author, nil, head, h)
+		}
+	}
 	if err != nil {
 		return unsealed(err)
 	}
 	p.handback = e
-	handoffUntil := received.Add(warm).Unix()
+	handoffUntil := max(received.Add(warm).Unix(), standing)
 	if g.Use == custody.UseStanding {
 		handoffUntil = max(handoffUntil, g.Exp)
 	}
@@ -405,19 +436,20 @@ func (s *Sidecar) keepPair(ctx context.Context, j *job, k pairKey, line string, 
 		return unsealed(err)
 	}
 	keys := []pairKey{k}
-	if !a.Same {
+	if !a.Same && other {
 		r.next = s.tokenID(g.Service, g.Broker, a.Refresh)
 		keys = append(keys, pairKey{r.next, k.member})
 	}
-	switch err := s.store.redeemed(ctx, r); {
+	switch err := s.shared.redeemed(ctx, r); {
 	case errors.Is(err, errCycle):
 		s.log.Error("a provider answered with a refresh token that it had replaced", "service", g.Service)
+		p.handback = nil
 		return fail(codeReconnect, "%s answered with a key that it had replaced before; it is not taken", j.manifest.Name)
+	case errors.Is(err, errUnshared):
+		s.log.Error("a renewed key is on this disk alone", "service", g.Service, "error", err)
 	case err != nil:
 		s.log.Error("a renewed key could not be written", "service", g.Service, "error", err)
-		f := fail(codeNoHandBack, "the renewed key of this connection could not be written to the bot's disk; it is handed back here, and nothing else was done")
-		f.handback = e
-		return f
+		return fail(codeNoHandBack, "the renewed key of this connection could not be written to the bot's disk; it is handed back here, and nothing else was done")
 	}
 	s.warm.put(p, received, keys...)
 	return nil
@@ -434,7 +466,7 @@ func (s *Sidecar) notRedeemed(ctx context.Context, j *job, k pairKey, now time.T
 	o := j.manifest.Auth.OAuth
 	strict := o != nil && o.Refresh != nil && o.Refresh.Rotates
 	if !b.Sent || !strict {
-		if err := s.store.unredeemed(ctx, k.id, k.member); err != nil {
+		if err := s.shared.unredeemed(ctx, k.id, k.member); err != nil {
 			s.log.Error("the store does not take a note", "error", err)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/elevenmessenger/connect/custody"
 	"github.com/elevenmessenger/connect/integrations"
 )
@@ -22,10 +24,11 @@ type Config struct {
 	Dir      string                 // its folder, which processes of one machine may share
 	Secret   []byte                 // replica_secret: the group's key; empty is one that the folder holds
 	Group    string                 // the name under which members lend to it
+	Replicas jetstream.KeyValue     // the bucket that replicas on several machines share (OpenBucket), who also have one Secret; nil where there are none
 
 	MaxOperations int           // at once; 0 is 256
 	MaxQueue      int           // that wait for one of those; 0 is 1024, -1 none
-	MaxPerMember  int           // of one member, waiting ones too; 0 is a quarter of both, at least 8
+	MaxPerMember  int           // of one member, waiting ones too; 0 is a quarter of both, half of MaxOperations at most, 8 at least
 	OpTimeout     time.Duration // of one operation with all that belongs to it; 0 is a minute
 	LeaseTTL      time.Duration // how long another process waits for one that died while it renewed a pair; 0 is a minute
 	NoLegacy      bool          // take no ops of before
@@ -45,6 +48,7 @@ type Sidecar struct {
 	bots     map[custody.KeyID]*bot
 	group    string
 	store    *store
+	shared   backend // the store, or the replicas' bucket
 	log      *slog.Logger
 	now      func() time.Time
 	step     func(string)
@@ -103,6 +107,9 @@ func New(ctx context.Context, cfg Config) (*Sidecar, error) {
 	if len(cfg.Secret) > 0 && len(cfg.Secret) < 32 {
 		return nil, errors.New("sidecar: Secret: it has less than 32 bytes")
 	}
+	if cfg.Replicas != nil && len(cfg.Secret) == 0 {
+		return nil, errors.New("sidecar: Secret: replicas that share a bucket need one")
+	}
 	for _, id := range cfg.Bots {
 		s.bots[id.ID()] = &bot{id: id}
 	}
@@ -141,6 +148,10 @@ func New(ctx context.Context, cfg Config) (*Sidecar, error) {
 	var err error
 	if s.store, err = openStore(ctx, cfg.Dir, cfg.Secret); err != nil {
 		return nil, err
+	}
+	s.shared = s.store
+	if cfg.Replicas != nil {
+		s.shared = &bucket{local: s.store, kv: cfg.Replicas}
 	}
 	ctx, s.closing = context.WithCancel(context.WithoutCancel(ctx))
 	go s.sweep(ctx)

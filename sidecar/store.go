@@ -47,7 +47,7 @@ func openStore(ctx context.Context, dir string, secret []byte) (*store, error) {
 		return nil, fmt.Errorf("the sidecar's folder: %w", err)
 	}
 	f.Close()
-	q := url.Values{"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)", "cache_size(-1024)", "foreign_keys(1)"}, "_txlock": {"immediate"}}
+	q := url.Values{"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)", "secure_delete(1)", "cache_size(-1024)", "foreign_keys(1)"}, "_txlock": {"immediate"}}
 	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Opaque: file, RawQuery: q.Encode()}).String())
 	if err != nil {
 		return nil, fmt.Errorf("the sidecar's store: %w", err)
@@ -178,7 +178,7 @@ func (s *store) begin(ctx context.Context, member custody.KeyID, op string, pair
 	var err error
 	if reopened {
 		// Another process may have the same op in hand.
-		res, err = s.db.ExecContext(ctx, `UPDATE journal SET state = 'begun', pair = ?, holder = ? WHERE member = ? AND op = ? AND state = 'reopens'`, pair, s.holder, member, op)
+		res, err = s.db.ExecContext(ctx, `UPDATE journal SET state = 'begun', pair = ?, holder = ?, until = max(until, ?) WHERE member = ? AND op = ? AND state = 'reopens'`, pair, s.holder, until, member, op)
 	} else {
 		res, err = s.beginStmt.ExecContext(ctx, member, op, pair, s.holder, until)
 	}
@@ -261,17 +261,22 @@ func (s *store) waiting(ctx context.Context) ([]*custody.Envelope, error) {
 	return all, rows.Err()
 }
 
-// sweep forgets what is over.
+// sweep forgets what is over: no hand-off is left in the file, nor in its log.
 func (s *store) sweep(ctx context.Context, now int64) error {
-	return s.tx(ctx, func(tx *sql.Tx) error {
+	err := s.tx(ctx, func(tx *sql.Tx) error {
 		for _, t := range []string{"journal", "ends", "tokens", "lines"} {
 			if _, err := tx.Exec(`DELETE FROM `+t+` WHERE until < ?`, now); err != nil {
 				return err
 			}
 		}
-		_, err := tx.Exec(`UPDATE lines SET handoff = x'' WHERE handoff_until < ?`, now)
+		_, err := tx.Exec(`UPDATE lines SET handoff = x'' WHERE handoff_until <= ? AND handoff <> x''`, now)
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	_, err = s.db.ExecContext(ctx, `PRAGMA wal_checkpoint(TRUNCATE)`)
+	return err
 }
 
 // lease takes the right to redeem a token. It returns false while another process has it.

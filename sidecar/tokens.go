@@ -53,9 +53,18 @@ func (s *store) redeem(ctx context.Context, id string, member custody.KeyID, lin
 	return err
 }
 
-// unredeemed writes that the token was not redeemed after all.
+// unredeemed writes that the token was not redeemed after all. Of one that began no line yet
+// nothing is kept: whoever makes tokens up leaves nothing behind.
 func (s *store) unredeemed(ctx context.Context, id string, member custody.KeyID) error {
-	_, err := s.db.ExecContext(ctx, `UPDATE tokens SET state = 'live', tries = max(tries - 1, 0) WHERE id = ? AND member = ? AND state = 'redeeming'`, id, member)
+	res, err := s.db.ExecContext(ctx, `DELETE FROM tokens WHERE id = ?1 AND member = ?2 AND state = 'redeeming' AND tries <= 1 AND line = ?1
+		AND NOT EXISTS (SELECT 1 FROM lines WHERE line = ?1 AND member = ?2)`, id, member)
+	if err != nil {
+		return err
+	}
+	if n, err := res.RowsAffected(); n > 0 || err != nil {
+		return err
+	}
+	_, err = s.db.ExecContext(ctx, `UPDATE tokens SET state = 'live', tries = max(tries - 1, 0) WHERE id = ? AND member = ? AND state = 'redeeming'`, id, member)
 	return err
 }
 
@@ -113,14 +122,14 @@ type tail struct {
 	pair              int64
 	handback, handoff *custody.Envelope // handoff is nil when its time is over
 	bot               custody.KeyID
+	until             int64 // of the hand-off
 }
 
 func (s *store) tail(ctx context.Context, line string, member custody.KeyID, now int64) (*tail, error) {
 	var t tail
 	var handback, handoff []byte
-	var until int64
 	switch err := s.db.QueryRowContext(ctx, `SELECT pair, handback, bot, handoff, handoff_until FROM lines WHERE line = ? AND member = ?`, line, member).
-		Scan(&t.pair, &handback, &t.bot, &handoff, &until); {
+		Scan(&t.pair, &handback, &t.bot, &handoff, &t.until); {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, nil
 	case err != nil:
@@ -130,7 +139,7 @@ func (s *store) tail(ctx context.Context, line string, member custody.KeyID, now
 	if t.handback, err = custody.ParseEnvelope(handback); err != nil {
 		return nil, err
 	}
-	if len(handoff) > 0 && now < until {
+	if len(handoff) > 0 && now < t.until {
 		if t.handoff, err = custody.ParseEnvelope(handoff); err != nil {
 			return nil, err
 		}

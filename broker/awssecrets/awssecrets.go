@@ -11,17 +11,9 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
-	"github.com/aws/aws-sdk-go-v2/aws/retry"
-	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
-	"github.com/aws/smithy-go"
 
 	"github.com/elevenmessenger/connect/broker"
 )
@@ -33,75 +25,16 @@ const (
 	previous = "AWSPREVIOUS"
 )
 
-// NewClient makes a Secrets Manager client of a Lambda function's own environment: region,
-// credentials and, where it is set, the endpoint. The SDK's default chain
-// (config.LoadDefaultConfig) looks in more places, and makes a function two megabytes larger
-// and its start nearly twice as long; outside Lambda it is right, with [Tune] as an option of
-// secretsmanager.NewFromConfig. Nothing is sent here.
-func NewClient(getenv func(string) string) (*secretsmanager.Client, error) {
-	region := getenv("AWS_REGION")
-	if region == "" {
-		region = getenv("AWS_DEFAULT_REGION")
-	}
-	if region == "" {
-		return nil, errors.New("awssecrets: AWS_REGION is not set")
-	}
-	o := secretsmanager.Options{
-		Region: region,
-		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
-			c := aws.Credentials{
-				AccessKeyID: getenv("AWS_ACCESS_KEY_ID"), SecretAccessKey: getenv("AWS_SECRET_ACCESS_KEY"), SessionToken: getenv("AWS_SESSION_TOKEN"),
-				Source: "environment",
-			}
-			if !c.HasKeys() {
-				return c, errors.New("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set")
-			}
-			return c, nil
-		}),
-		// One connection for a process that asks once in five minutes. It is not kept for
-		// long: a frozen function would find it dead, and only by using it.
-		HTTPClient: &http.Client{Transport: &http.Transport{
-			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: time.Second}).DialContext, ForceAttemptHTTP2: true,
-			MaxIdleConnsPerHost: 2, IdleConnTimeout: 10 * time.Second, TLSHandshakeTimeout: time.Second, ResponseHeaderTimeout: time.Second,
-		}},
-	}
-	for _, name := range []string{"AWS_ENDPOINT_URL_SECRETS_MANAGER", "AWS_ENDPOINT_URL"} {
-		// Options made by hand read no environment: without this a test would talk to the
-		// real host.
-		if u := getenv(name); u != "" {
-			o.BaseEndpoint = aws.String(u)
-			break
-		}
-	}
-	Tune(&o)
-	return secretsmanager.New(o), nil
-}
-
-// Tune makes a client try twice at most, the second time soon: the whole question has a
-// second and a half.
-func Tune(o *secretsmanager.Options) {
-	o.Retryer = retry.NewStandard(func(r *retry.StandardOptions) {
-		r.MaxAttempts = 2
-		r.MaxBackoff = 100 * time.Millisecond
-		r.RateLimiter = ratelimit.None
-	})
-}
-
-// API is what a Store calls of [secretsmanager.Client].
-type API interface {
-	GetSecretValue(context.Context, *secretsmanager.GetSecretValueInput, ...func(*secretsmanager.Options)) (*secretsmanager.GetSecretValueOutput, error)
-}
-
 // A Store is a [broker.Store] over Secrets Manager.
 type Store struct {
-	API    API
+	Client *Client
 	Prefix string // "" means connect/oauth
 }
 
 // New returns a SecretSource over Secrets Manager. Its other fields may be set before it is
 // used.
-func New(api API, prefix string) *broker.Cache {
-	return &broker.Cache{Store: Store{api, prefix}}
+func New(c *Client, prefix string) *broker.Cache {
+	return &broker.Cache{Store: Store{c, prefix}}
 }
 
 // isServiceID: a lower-case letter, then at most 19 letters, digits or hyphens. The patterns
@@ -124,7 +57,7 @@ func (s Store) Version(ctx context.Context, service string, before bool) (broker
 	if before {
 		stage = previous
 	}
-	text, err := get(ctx, s.API, prefix+"/"+service, stage)
+	text, err := s.Client.value(ctx, prefix+"/"+service, stage)
 	if err != nil {
 		return broker.Client{}, err
 	}
@@ -136,7 +69,8 @@ func (s Store) Version(ctx context.Context, service string, before bool) (broker
 }
 
 // An Error is a question that Secrets Manager did not answer. It holds the code of the
-// failure and nothing else: the SDK's own error names hosts and request ids.
+// failure and nothing else: what lies under it names hosts, and what an answer says is a text
+// from outside.
 type Error struct {
 	Code string // such as AccessDeniedException; "" where there was no answer
 }
@@ -148,29 +82,6 @@ func (e *Error) Error() string {
 	return "awssecrets: Secrets Manager answered " + e.Code
 }
 
-// get returns a secret's text. broker.ErrNoClient says that there is none.
-func get(ctx context.Context, api API, id, stage string) (string, error) {
-	out, err := api.GetSecretValue(ctx, &secretsmanager.GetSecretValueInput{SecretId: &id, VersionStage: &stage})
-	var ae smithy.APIError
-	switch {
-	case err == nil && out.SecretString != nil:
-		return *out.SecretString, nil
-	case err == nil:
-		return "", &Error{"a secret that is not text"}
-	case !errors.As(err, &ae):
-		return "", &Error{}
-	}
-	switch code := ae.ErrorCode(); code {
-	case "ResourceNotFoundException", // no such secret, or no such stage
-		"InvalidRequestException": // marked for deletion
-		return "", broker.ErrNoClient
-	case "AccessDeniedException", "DecryptionFailure", "InternalServiceError", "InvalidParameterException", "ThrottlingException",
-		"UnrecognizedClientException", "ExpiredTokenException", "InvalidSignatureException", "IncompleteSignature", "RequestExpired":
-		return "", &Error{code}
-	}
-	return "", &Error{"an error"} // a code is a text from outside
-}
-
 // Keys is a [broker.KeySource] over one secret: state or wrapping keys. The present version's
 // keys come first, so that they seal; those of the one before still open.
 //
@@ -179,7 +90,7 @@ func get(ctx context.Context, api API, id, stage string) (string, error) {
 // texts, or keys as "<id>:<base64url of 32 bytes>", with spaces or line breaks between them,
 // where more than two must still open.
 type Keys struct {
-	API      API
+	Client   *Client
 	SecretID string // a name or ARN
 	// Timeout bounds one question; zero means a second and a half.
 	Timeout time.Duration
@@ -199,7 +110,7 @@ func (k *Keys) Keys(ctx context.Context) ([]broker.Key, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
-	text, err := get(ctx, k.API, k.SecretID, current)
+	text, err := k.Client.value(ctx, k.SecretID, current)
 	if errors.Is(err, broker.ErrNoClient) {
 		return nil, errors.New("awssecrets: there is no such key")
 	} else if err != nil {
@@ -211,7 +122,7 @@ func (k *Keys) Keys(ctx context.Context) ([]broker.Key, error) {
 	}
 	if k.of != list[0].ID {
 		// Where this fails, what seals is known all the same, and the next question asks again.
-		before, err := get(ctx, k.API, k.SecretID, previous)
+		before, err := k.Client.value(ctx, k.SecretID, previous)
 		if err == nil {
 			if k.last, err = ParseKeys(before); err == nil {
 				k.of = list[0].ID

@@ -60,7 +60,7 @@ func TestSecretsManager(t *testing.T) {
 
 func testVersions(t *testing.T, p *peer) {
 	ctx := context.Background()
-	s := Store{API: p.client(t)}
+	s := Store{Client: p.client(t)}
 	absent := func(name string, c broker.Client, err error) {
 		t.Helper()
 		if !errors.Is(err, broker.ErrNoClient) {
@@ -94,7 +94,7 @@ func testVersions(t *testing.T, p *peer) {
 		t.Errorf("%d questions about what is no service", n)
 	}
 	create(t, p, "elsewhere/versions", secret("id", "three"))
-	if c, err := (Store{API: p.client(t), Prefix: "elsewhere"}).Version(ctx, "versions", false); !is(c, err, "three") {
+	if c, err := (Store{Client: p.client(t), Prefix: "elsewhere"}).Version(ctx, "versions", false); !is(c, err, "three") {
 		t.Errorf("another prefix: %v", err)
 	}
 }
@@ -108,7 +108,7 @@ func testStrict(t *testing.T, p *peer) {
 		`{"client_id":"` + marker + `","hosts":["https://x.example"]}`, `{"client_id":"` + marker + `","hosts":[""]}`, `{"Client_Id":"` + marker + `"}`,
 	} {
 		put(t, p, "connect/oauth/strict", text)
-		c, err := Store{API: p.client(t)}.Version(context.Background(), "strict", false)
+		c, err := Store{Client: p.client(t)}.Version(context.Background(), "strict", false)
 		if err == nil || errors.Is(err, broker.ErrNoClient) || strings.Contains(err.Error(), marker) {
 			t.Errorf("%s: %v %v, want an error that does not hold it", text, c, err)
 		}
@@ -250,7 +250,7 @@ func testKeys(t *testing.T, p *peer) {
 	ctx := context.Background()
 	text := func(c string) string { return strings.Repeat(c, 64) }
 	create(t, p, "state", text("a"))
-	k := &Keys{API: p.client(t), SecretID: "state"}
+	k := &Keys{Client: p.client(t), SecretID: "state"}
 	p.set()
 	first, err := k.Keys(ctx)
 	if err != nil || len(first) != 1 || len(first[0].ID) != 8 {
@@ -268,7 +268,7 @@ func testKeys(t *testing.T, p *peer) {
 	if third, err := k.Keys(ctx); err != nil || len(third) != 2 || third[1] != second[0] {
 		t.Errorf("after two: %v %v", third, err)
 	}
-	other := &Keys{API: p.client(t), SecretID: "state"}
+	other := &Keys{Client: p.client(t), SecretID: "state"}
 	if got, err := other.Keys(ctx); err != nil || len(got) != 2 {
 		t.Errorf("another process: %v %v", got, err)
 	}
@@ -278,7 +278,7 @@ func testKeys(t *testing.T, p *peer) {
 	if got, err := k.Keys(ctx); err != nil || len(got) != 2 || got[0].ID == second[0].ID {
 		t.Errorf("with the one before refused: %v %v", got, err)
 	}
-	if _, err := (&Keys{API: p.client(t), SecretID: "nosuch"}).Keys(ctx); err == nil || errors.Is(err, broker.ErrNoClient) {
+	if _, err := (&Keys{Client: p.client(t), SecretID: "nosuch"}).Keys(ctx); err == nil || errors.Is(err, broker.ErrNoClient) {
 		t.Errorf("no such key: %v", err)
 	}
 	p.always(denied)
@@ -322,5 +322,8 @@ func TestNewClient(t *testing.T) {
 	}
 	if _, err := New(c, "").Client(context.Background(), "github"); err == nil || errors.Is(err, broker.ErrNoClient) {
 		t.Errorf("no credentials: %v", err)
+	}
+	if _, err := NewClient(func(string) string { return "x.example/?" }); err == nil || strings.Contains(err.Error(), "example") {
+		t.Errorf("a region that is none: %v", err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 )
 
@@ -39,7 +40,7 @@ const (
 // A peer is a Secrets Manager behind a proxy of faults.
 type peer struct {
 	name  string
-	admin *secretsmanager.Client // past the proxy
+	admin *secretsmanager.Client // the SDK's, past the proxy
 	URL   string                 // the proxy's
 
 	mu     sync.Mutex
@@ -77,7 +78,7 @@ func (p *peer) next() fault {
 	return f
 }
 
-func (p *peer) client(t *testing.T) *secretsmanager.Client {
+func (p *peer) client(t *testing.T) *Client {
 	t.Helper()
 	return clientOf(t, p.URL)
 }
@@ -90,13 +91,21 @@ func environment(endpoint string) func(string) string {
 	return func(name string) string { return env[name] }
 }
 
-func clientOf(t *testing.T, endpoint string) *secretsmanager.Client {
+func clientOf(t *testing.T, endpoint string) *Client {
 	t.Helper()
 	c, err := NewClient(environment(endpoint))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// sdk returns the SDK's own client.
+func sdk(endpoint string) *secretsmanager.Client {
+	return secretsmanager.New(secretsmanager.Options{Region: "us-east-1", BaseEndpoint: &endpoint, Credentials: aws.CredentialsProviderFunc(
+		func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: "AKIAFAKE", SecretAccessKey: "fake", SessionToken: "fake"}, nil
+		})})
 }
 
 // front puts the proxy before a server.
@@ -106,7 +115,7 @@ func front(t *testing.T, name, to string) *peer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &peer{name: name, admin: clientOf(t, to)}
+	p := &peer{name: name, admin: sdk(to)}
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(u) }, ErrorLog: log.New(io.Discard, "", 0)}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.n.Add(1)

@@ -53,7 +53,7 @@ standard error; it holds no address, code, token or secret.`,
 	cmd.Flags().StringVar(&s.key, "key", "", "the certificate's private key, a PEM `FILE`")
 	cmd.Flags().BoolVar(&s.plain, "plain", false, "speak plain HTTP on an address that other machines reach: a proxy elsewhere speaks TLS")
 	cmd.Flags().StringVar(&s.secrets, "secrets-file", "", "take the OAuth clients from this JSON `FILE` (mode 0600), not from the environment; it is read again when it changes")
-	cmd.AddCommand(c.brokerTokenCommand())
+	cmd.AddCommand(c.brokerTokenCommand(), c.brokerDoctorCommand())
 	return cmd
 }
 
@@ -89,7 +89,7 @@ func (s *brokerServer) run(ctx context.Context, c *cli) error {
 		}
 		srv.TLSConfig = &tls.Config{GetCertificate: files.get, MinVersion: tls.VersionTLS12}
 	}
-	cfg, err := brokerConfig(ctx, c, os.Getenv, s.secrets)
+	cfg, err := brokerConfig(os.Getenv, s.secrets)
 	if err != nil {
 		return err
 	}
@@ -98,6 +98,7 @@ func (s *brokerServer) run(ctx context.Context, c *cli) error {
 	if err != nil {
 		return usagef("connect broker --help tells the variables", "%s", brokerWords(err))
 	}
+	sayOffered(ctx, c, cfg, b)
 	srv.Handler = b
 	ln, err := net.Listen("tcp", s.listen)
 	if err != nil {

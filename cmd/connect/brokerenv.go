@@ -94,8 +94,8 @@ func entries[T any](r *envReader, name string, needed bool, parse func(string) (
 	return all
 }
 
-// brokerConfig makes the broker's configuration of its environment, and says what it offers.
-func brokerConfig(ctx context.Context, c *cli, getenv func(string) string, secretsFile string) (broker.Config, error) {
+// brokerConfig makes the broker's configuration of its environment.
+func brokerConfig(getenv func(string) string, secretsFile string) (broker.Config, error) {
 	var none broker.Config
 	reg, err := integrations.Default()
 	if err != nil {
@@ -159,16 +159,23 @@ func brokerConfig(ctx context.Context, c *cli, getenv func(string) string, secre
 	if len(r.faults) > 0 {
 		return none, usagef("connect broker --help tells the variables", "the configuration is not complete:\n  %w", joinLines(r.faults))
 	}
+	return cfg, nil
+}
+
+// sayOffered tells an operator what can be connected, and what is missing.
+func sayOffered(ctx context.Context, c *cli, cfg broker.Config, b *broker.Broker) {
 	offered := 0
-	for _, m := range reg.All() {
+	for _, m := range cfg.Registry.All() {
 		if m.Auth.OAuth == nil || cfg.Services != nil && !slices.Contains(cfg.Services, m.ID) {
 			continue
 		}
-		_, err := cfg.Secrets.Client(ctx, m.ID)
+		_, missing := cfg.Secrets.Client(ctx, m.ID)
 		switch {
-		case err == nil:
+		case b.Offered(ctx, m.ID) == nil:
 			offered++
 			c.note("offered: %s; register %s/oauth/%s/callback at the provider", m.ID, cfg.PublicURL, m.ID)
+		case missing == nil:
+			c.note("warning: the client of %s is not complete, or may not go to a host of the service's, so it is not offered; connect broker doctor %s says more", m.ID, m.ID)
 		case cfg.Services != nil:
 			c.note("warning: %s is listed and has no OAuth client, so it is not offered", m.ID)
 		}
@@ -179,7 +186,6 @@ func brokerConfig(ctx context.Context, c *cli, getenv func(string) string, secre
 	if len(cfg.InstanceKeys) == 0 {
 		c.note("warning: %s is empty, so no refresh or revocation is answered", envInstanceKeys)
 	}
-	return cfg, nil
 }
 
 func joinLines(faults []error) error {

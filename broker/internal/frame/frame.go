@@ -25,7 +25,7 @@ type Handler struct {
 	// no path, query, header, body or address, and no error of net/http or url: those print
 	// addresses with codes in them. class is the code of an error that was written by the
 	// package's Fail, or "".
-	Line func(r *http.Request, class string) []any
+	Line func(r *http.Request, class string) []slog.Attr
 }
 
 // ServeHTTP serves one request. Whatever goes wrong, it answers, and says nothing of why
@@ -110,13 +110,15 @@ func (h *Handler) log(rec *recorder, r *http.Request, route string, start time.T
 	if status == 0 {
 		status = http.StatusOK
 	}
-	line := []any{"route", route, "status", status}
+	line := make([]slog.Attr, 0, 12)
+	line = append(line, slog.String("route", route), slog.Int("status", status))
 	if h.Line != nil {
 		line = append(line, h.Line(r, rec.class)...)
 	} else {
-		line = append(line, "class", rec.class)
+		line = append(line, slog.String("class", rec.class))
 	}
-	h.Logger.InfoContext(r.Context(), "request", append(line, "ms", h.Now().Sub(start).Milliseconds())...)
+	line = append(line, slog.Int64("ms", h.Now().Sub(start).Milliseconds()))
+	h.Logger.LogAttrs(r.Context(), slog.LevelInfo, "request", line...)
 }
 
 // Fail writes an error's JSON: its code, and nothing else.

@@ -2,7 +2,8 @@
 // serves web/ at two origins, as an instance would, and ends when its standard input does.
 //
 // It writes one line of JSON: where each of them listens, and where to ask what reached the
-// providers (GET /calls) or to move the broker's clock (POST /advance?s=600).
+// providers (GET /calls), to move the broker's clock (POST /advance?s=600), or for what an
+// instance needs (GET /token, and GET /ca, whose certificate vouches for all of it).
 package main
 
 import (
@@ -32,8 +33,11 @@ func main() {
 	web := flag.String("web", "web", "folder of the client")
 	registry := flag.String("registry", "", "folder of further manifests")
 	front := flag.String("front", "", "host=http://address: an authorization server that gets a TLS front")
+	through := flag.String("through", "", "host=address: where the broker reaches that host, in place of its front")
+	unlimited := flag.Bool("unlimited", false, "an instance may call as often as it likes")
+	instance := flag.String("instance-key", "", "a further public key of instances' tokens, as connect broker takes it")
 	flag.Parse()
-	if err := run(*web, *registry, *front); err != nil {
+	if err := run(*web, *registry, *front, *through, *instance, *unlimited); err != nil {
 		log.Fatal("testbroker: ", err)
 	}
 }
@@ -44,7 +48,7 @@ var (
 	evil      = "evil.test"
 )
 
-func run(web, registry, front string) error {
+func run(web, registry, front, through, instance string, unlimited bool) error {
 	more := make(map[string][]byte)
 	if registry != "" {
 		files, err := filepath.Glob(filepath.Join(registry, "*.json"))
@@ -70,8 +74,25 @@ func run(web, registry, front string) error {
 		fronts = l
 		hosts[host+":443"] = l.Addr().String()
 	}
+	var keys []broker.InstanceKey
+	if instance != "" {
+		key, err := broker.ParseInstanceKey(instance)
+		if err != nil {
+			return err
+		}
+		keys = append(keys, key)
+	}
 	var policy policyEditor
-	s, err := brokertest.Start(brokertest.Options{More: more, Hosts: hosts, Wrap: policy.wrap, Config: func(c *broker.Config) { c.Metrics = nil }})
+	s, err := brokertest.Start(brokertest.Options{More: more, Hosts: hosts, Wrap: policy.wrap, Config: func(c *broker.Config) {
+		c.Metrics = nil
+		c.InstanceKeys = append(c.InstanceKeys, keys...)
+		if unlimited {
+			c.InstanceRate = -1
+		}
+		if h, at, ok := strings.Cut(through, "="); ok {
+			c.ConnectTo[h+":443"] = at
+		}
+	}})
 	if err != nil {
 		return err
 	}
@@ -81,6 +102,7 @@ func run(web, registry, front string) error {
 		out[strings.TrimSuffix(h, ":443")] = s.Config.ConnectTo[h]
 	}
 	if host != "" {
+		out[host] = fronts.Addr().String()
 		u, err := url.Parse(to)
 		if err != nil {
 			return err
@@ -231,6 +253,8 @@ func control(s *brokertest.Server, policy *policyEditor) (string, error) {
 		defer policy.mu.Unlock()
 		policy.drop = r.URL.Query()["drop"]
 	})
+	mux.HandleFunc("GET /token", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, s.Token()) })
+	mux.HandleFunc("GET /ca", func(w http.ResponseWriter, r *http.Request) { w.Write(s.CA.PEM()) })
 	mux.HandleFunc("GET /log", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, s.Logs()) })
 	go http.Serve(l, mux)
 	return "http://" + l.Addr().String(), nil
