@@ -99,7 +99,7 @@ func brokerEnv(t *testing.T) []string {
 }
 
 func TestBrokerServes(t *testing.T) {
-	addr, stop := testBroker(t, brokerEnv(t))
+	addr, stop := testBroker(t, append(brokerEnv(t), "CONNECT_SERVICES=github,stripe,linear", "LCHAT_OAUTH_LINEAR_CLIENT_ID=lid"))
 	client := &http.Client{Timeout: 20 * time.Second}
 	for _, c := range []struct{ path, want string }{
 		{"/healthz", ""},
@@ -114,7 +114,8 @@ func TestBrokerServes(t *testing.T) {
 		}
 	}
 	said := stop()
-	for _, want := range []string{"offered: github; register https://connect.example/oauth/github/callback", "CONNECT_INSTANCE_KEYS is empty", "\nstopped\n"} {
+	for _, want := range []string{"offered: github; register https://connect.example/oauth/github/callback", "CONNECT_INSTANCE_KEYS is empty",
+		"warning: stripe is listed and has no OAuth client", "warning: the client of linear is not complete", "\nstopped\n"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("it does not say %q:\n%s", want, said)
 		}
