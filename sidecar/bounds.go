@@ -96,8 +96,8 @@ type opRun struct {
 }
 
 const (
-	maxReadJournal = 1 << 20 // bytes of answers
-	maxReadEntries = 2_000
+	maxReadJournal = 256 << 10 // bytes of answers
+	maxReadEntries = 1_000
 )
 
 // start returns the run of an op, and whether it is a new one, which the caller finishes.

@@ -2,90 +2,21 @@ package sidecar
 
 import (
 	"bufio"
-	"context"
-	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/elevenmessenger/connect/custody"
 	"github.com/elevenmessenger/connect/integrations"
 )
-
-// childEnv makes the test's own program a sidecar of its own, which takes deliveries line by
-// line, so that what it takes of memory can be told from what the peers take.
-const childEnv = "CONNECT_TEST_SIDECAR"
-
-type childConfig struct {
-	Dir       string
-	Bot       []byte // PKCS #8
-	ConnectTo map[string]string
-	CA        []byte // PEM
-	Max       int
-}
-
-func TestMain(m *testing.M) {
-	if text := os.Getenv(childEnv); text != "" {
-		if err := child(text); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
-	os.Exit(m.Run())
-}
-
-func child(text string) error {
-	var cfg childConfig
-	if err := json.Unmarshal([]byte(text), &cfg); err != nil {
-		return err
-	}
-	bot, err := custody.ParseIdentity(cfg.Bot)
-	if err != nil {
-		return err
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(cfg.CA)
-	s, err := New(context.Background(), Config{Bots: []*custody.Identity{bot}, Dir: cfg.Dir, MaxOperations: cfg.Max, MaxPerMember: cfg.Max,
-		Executor: &integrations.Executor{ConnectTo: cfg.ConnectTo, RootCAs: pool}, OpTimeout: 5 * time.Minute})
-	if err != nil {
-		return err
-	}
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	in := bufio.NewReaderSize(os.Stdin, 1<<16)
-	fmt.Println("ready")
-	for {
-		line, err := in.ReadBytes('\n')
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		var d Delivery
-		if err := json.Unmarshal(line, &d); err != nil {
-			return err
-		}
-		wg.Go(func() {
-			all, err := s.Handle(context.Background(), d)
-			mu.Lock()
-			defer mu.Unlock()
-			fmt.Println(len(all), err)
-		})
-	}
-	wg.Wait()
-	return s.Close(context.Background())
-}
 
 // resident returns the memory of a process, in MB.
 func resident(b *testing.B, pid int) float64 {
@@ -115,9 +46,13 @@ func BenchmarkMemory(b *testing.B) {
 	st.provider.answer(func(w http.ResponseWriter, r *http.Request) { jsonAnswer(200, body)(w, r) })
 	var ca strings.Builder
 	pem.Encode(&ca, &pem.Block{Type: "CERTIFICATE", Bytes: st.provider.Certificate().Raw})
-	cfg := childConfig{Dir: b.TempDir(), Bot: must(st.bot.MarshalPKCS8()), ConnectTo: st.cfg.Executor.ConnectTo, CA: []byte(ca.String()), Max: 1000}
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+string(must(json.Marshal(cfg))))
+	program := filepath.Join(b.TempDir(), "alone")
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, "./internal/alone").CombinedOutput(); err != nil {
+		b.Fatalf("%v\n%s", err, out)
+	}
+	cfg := map[string]any{"Dir": b.TempDir(), "Bot": must(st.bot.MarshalPKCS8()), "ConnectTo": st.cfg.Executor.ConnectTo, "CA": []byte(ca.String()), "Max": 1000}
+	cmd := exec.Command(program)
+	cmd.Env = append(os.Environ(), "CONNECT_ALONE="+string(must(json.Marshal(cfg))))
 	cmd.Stderr = os.Stderr
 	in := must(cmd.StdinPipe())
 	out := bufio.NewScanner(must(cmd.StdoutPipe()))
