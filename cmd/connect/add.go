@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +23,7 @@ func (c *cli) addCommand() *cobra.Command {
 		token   tokenFlags
 		a       adder
 
+		at        brokerTokenFlag
 		noBrowser bool
 	)
 	cmd := &cobra.Command{
@@ -33,10 +35,14 @@ is read-only unless --write says otherwise. A service may be connected with seve
 accounts; adding one that is stored already replaces its token.
 
 With --broker no token is pasted: the service asks on its own page in a browser on this
-machine, and what comes back is sealed to this program alone.`,
+machine, and what comes back is sealed to this program alone. To be renewed before its end,
+and to be ended at the service by "connect remove", such a connection needs a token for the
+broker: its operator signs one for the id that "connect key" shows. Give it once, with
+--broker-token-file or in $CONNECT_BROKER_TOKEN; it is kept sealed like a connection.`,
 		Example: `  connect add github
   connect add dnsimple --write --choose account=1010 --token-env DNSIMPLE_TOKEN
-  connect add linear --broker https://connect.example`,
+  connect add linear --broker https://connect.example
+  connect add linear --broker https://connect.example --broker-token-file token`,
 		Args:              words(1, 1, "connect services lists the services"),
 		ValidArgsFunction: new(registryFlag).complete(c, false),
 		RunE: func(cmd *cobra.Command, words []string) error {
@@ -63,12 +69,15 @@ machine, and what comes back is sealed to this program alone.`,
 				if a.m.Auth.OAuth == nil {
 					return usagef("connect add "+a.m.ID+" takes a token", "%s has no sign-in by a browser", a.m.Name)
 				}
+			} else if at.file != "" {
+				return usagef("", "--broker-token-file goes with --broker")
 			} else if a.cred, err = token.check(a.m); err != nil {
 				return err
 			}
-			if a.exec, err = network.executor(c, a.m); err != nil {
+			if err := network.read(c, a.m, a.broker); err != nil {
 				return err
 			}
+			a.exec = network.executor(a.m)
 			v, err := home.make()
 			if err != nil {
 				return err
@@ -77,6 +86,14 @@ machine, and what comes back is sealed to this program alone.`,
 				defer a.term.close()
 			}
 			if a.broker != "" {
+				b, err := at.client(c, v, &network, a.broker)
+				if err != nil {
+					return err
+				}
+				if err := a.offered(ctx, b); err != nil {
+					return err
+				}
+				a.sayRenewal(b)
 				if a.outcome, err = a.flow(ctx, v.member, a.term != nil && !noBrowser); err != nil {
 					return err
 				}
@@ -91,6 +108,7 @@ machine, and what comes back is sealed to this program alone.`,
 	home.add(cmd)
 	network.add(cmd)
 	token.add(cmd)
+	at.add(cmd)
 	cmd.Flags().StringVar(&a.broker, "broker", "", "sign in with a browser through the broker at this `URL`")
 	cmd.Flags().BoolVar(&noBrowser, "no-browser", false, "print the address and open no browser")
 	cmd.Flags().BoolVar(&a.write, "write", false, "allow writes too; each is still confirmed")
@@ -113,6 +131,7 @@ type adder struct {
 	chosen map[string]string
 
 	broker  string
+	app     string              // the public name of the broker's app at the service, or ""
 	outcome *custody.TabOutcome // of the browser flow, or nil
 }
 
@@ -178,11 +197,11 @@ func (a *adder) add(ctx context.Context, v *vault) error {
 	if n.Connection, err = a.learn(ctx); err != nil {
 		return &hintedError{withAdvice(a.m, err), "nothing was stored"}
 	}
-	replaced, err := a.merge(v, n)
-	if err != nil {
+	if n.Ops, err = pins(a.m, n); err != nil {
 		return err
 	}
-	if err := v.put(n); err != nil {
+	replaced, err := a.store(ctx, v, n)
+	if err != nil {
 		return err
 	}
 	what := "connected"
@@ -216,8 +235,8 @@ func (a *adder) ready(ctx context.Context, n *custody.Credential) {
 	}
 	a.c.note("%s", r.Say)
 	// Without the app's public name there is no page to name.
-	if !strings.Contains(r.Mend, "{app}") {
-		a.c.note("It is mended at %s", r.Mend)
+	if mend := r.Mend; a.app != "" || !strings.Contains(mend, "{app}") {
+		a.c.note("It is mended at %s", strings.ReplaceAll(mend, "{app}", a.app))
 	}
 }
 
@@ -228,23 +247,47 @@ func capWords(c *custody.Credential) string {
 	return "read-only"
 }
 
-// merge makes n the next generation of the connection with the same account.
-func (a *adder) merge(v *vault, n *custody.Credential) (bool, error) {
-	list, _, err := v.all()
+// store stores n, as the next generation of the connection with the same account where there
+// is one. Meanwhile nobody renews that one.
+func (a *adder) store(ctx context.Context, v *vault, n *custody.Credential) (replaced bool, err error) {
+	id, err := a.same(v, n)
 	if err != nil {
 		return false, err
 	}
-	for _, old := range list {
-		if old.Service != n.Service || n.Account == nil || n.Account.ID == "" || old.Account == nil || old.Account.ID != n.Account.ID || old.Kind != n.Kind {
-			continue
-		}
-		n.ID, n.Generation, n.Pair, n.ConnectedAt = old.ID, old.Generation+1, old.Pair+1, old.ConnectedAt
-		if a.label == "" {
-			n.Account.Label = old.Account.Label
-		}
-		return true, nil
+	if id == "" {
+		return false, v.put(n)
 	}
-	return false, nil
+	lock, err := v.lock(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	defer lock.release()
+	old, err := v.get(id)
+	if errors.Is(err, fs.ErrNotExist) { // it was removed meanwhile
+		return false, v.put(n)
+	}
+	if err != nil {
+		return false, err
+	}
+	n.ID, n.Generation, n.Pair, n.ConnectedAt = old.ID, old.Generation+1, old.Pair+1, old.ConnectedAt
+	if a.label == "" {
+		n.Account.Label = old.Account.Label
+	}
+	return true, v.put(n)
+}
+
+// same returns the id of the stored connection with n's account, or "".
+func (a *adder) same(v *vault, n *custody.Credential) (string, error) {
+	list, _, err := v.all()
+	if err != nil {
+		return "", err
+	}
+	for _, old := range list {
+		if old.Service == n.Service && n.Account != nil && n.Account.ID != "" && old.Account != nil && old.Account.ID == n.Account.ID && old.Kind == n.Kind {
+			return old.ID, nil
+		}
+	}
+	return "", nil
 }
 
 // viewer asks whose the token is. Only a 401, or no answer, keeps it from being stored: a

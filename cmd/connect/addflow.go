@@ -13,12 +13,15 @@ import (
 	"net/http"
 	"net/url"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/elevenmessenger/connect/custody"
 	"github.com/elevenmessenger/connect/integrations"
+	"github.com/elevenmessenger/connect/sidecar"
 )
 
 // flowWait is how long a person may take: a little longer than the broker keeps a flow.
@@ -47,6 +50,7 @@ type loopback struct {
 	key        *custody.Identity // of this flow alone
 	op         string
 	got        chan *custody.TabOutcome
+	taken      atomic.Bool // an outcome is handed over once
 	policy     string
 }
 
@@ -97,13 +101,13 @@ func (l *loopback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "This is not what the program waits for. Start again in the terminal.", http.StatusBadRequest)
 			return
 		}
-		select {
-		case l.got <- &out:
-			h.Set("Content-Type", "text/plain; charset=utf-8")
-			io.WriteString(w, "Received. You can close this page and go back to the terminal.")
-		default:
+		if !l.taken.CompareAndSwap(false, true) {
 			http.Error(w, "The program has it already.", http.StatusConflict)
+			return
 		}
+		l.got <- &out
+		h.Set("Content-Type", "text/plain; charset=utf-8")
+		io.WriteString(w, "Received. You can close this page and go back to the terminal.")
 	default:
 		h.Set("Allow", "GET, POST")
 		w.WriteHeader(http.StatusMethodNotAllowed)
@@ -116,6 +120,37 @@ func (l *loopback) open(fragment string, out *custody.TabOutcome) error {
 		return err
 	}
 	return l.key.OpenAnswer(e, l.op, out)
+}
+
+// appName is what stands in the address of an app at a service.
+var appName = regexp.MustCompile(`^[A-Za-z0-9-]{1,100}$`)
+
+// offered asks the broker whether a sign-in can start, before a person is sent there.
+func (a *adder) offered(ctx context.Context, b *sidecar.Broker) error {
+	cfg, err := b.Config(ctx, a.m.ID)
+	var be *sidecar.BrokerError
+	switch {
+	case errors.As(err, &be) && be.Class == sidecar.Temporary:
+		return &integrations.UnreachableError{Service: "the broker at " + a.broker, Err: be}
+	case errors.As(err, &be) && be.Code == "not_a_broker":
+		return &integrations.RefusedError{Reason: "what answers at " + a.broker + " is no broker", Hint: "look at --broker"}
+	case err != nil || !cfg.Configured:
+		return &integrations.RefusedError{Reason: fmt.Sprintf("the broker at %s does not offer %s", a.broker, a.m.Name),
+			Hint: "its operator can; or connect add " + a.m.ID + " takes a token"}
+	}
+	if appName.MatchString(cfg.App) {
+		a.app = cfg.App
+	}
+	return nil
+}
+
+// sayRenewal says before the sign-in what becomes of the connection later, where that is not
+// what a person expects.
+func (a *adder) sayRenewal(b *sidecar.Broker) {
+	if r := a.m.Auth.OAuth.Refresh; !b.Token.IsZero() || r != nil && r.None != "" {
+		return
+	}
+	a.c.note("Without an instance's token this connection ends with its access token: some end within hours, and then it is added again. connect add --help tells how to get one.")
 }
 
 // flow runs the browser flow and returns what came of it.
@@ -144,7 +179,6 @@ func (a *adder) flow(ctx context.Context, member *custody.Identity, open bool) (
 	q := url.Values{"access": {string(access)}, "return_to": {"http://" + l.addr + l.path}, "key": {string(key)}, "for": {string(member.ID())}}
 	address := a.broker + "/oauth/" + a.m.ID + "/authorize?" + q.Encode()
 	number := l.key.Public().CheckNumber()
-	a.c.note("Without an instance's token this connection ends with its access token: some end within hours, and then it is added again.")
 	a.c.note("Open this address in a browser on this machine:\n\n  %s\n", address)
 	a.c.note("The page shows the number %s %s. Go on only where it is the same.", number[:3], number[3:])
 	if open {

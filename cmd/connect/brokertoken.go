@@ -184,7 +184,7 @@ is of use only beside a proof by that key (DPoP).`,
 	cmd.Flags().StringVar(&issuer, "issuer", "", "the instance's `NAME`")
 	cmd.Flags().StringVar(&audience, "broker", "", "the broker's own origin, as its "+envPublicURL+" has it (`URL`)")
 	cmd.Flags().StringArrayVar(&origins, "origin", nil, "an `ORIGIN` of the instance; may be repeated")
-	cmd.Flags().StringArrayVar(&members, "cli", nil, "the id of the key of a member's own program (`KEY`); may be repeated")
+	cmd.Flags().StringArrayVar(&members, "cli", nil, "the id of the key of a member's own program, as connect key shows it (`KEY`); may be repeated")
 	cmd.Flags().IntVar(&days, "days", 30, "how many `DAYS` it is good for, at most 90")
 	cmd.Flags().StringVar(&bound, "jkt", "", "bind it to the key with this `THUMBPRINT`")
 	cmd.Flags().SortFlags = false

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -23,6 +24,9 @@ type listedConnection struct {
 	Kind        string                             `json:"kind"`
 	Cap         integrations.Access                `json:"cap"`
 	Connection  map[string]custody.ConnectionValue `json:"connection,omitempty"`
+	ExpiresAt   time.Time                          `json:"expires_at,omitzero"` // of the access token
+	Refreshes   bool                               `json:"refreshes,omitzero"`  // it is renewed when it is used
+	Ended       bool                               `json:"ended,omitzero"`      // it is over, and is not renewed
 	ConnectedAt time.Time                          `json:"connected_at"`
 }
 
@@ -30,15 +34,19 @@ func (c *cli) listCommand() *cobra.Command {
 	var home homeFlag
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:               "list [SERVICE]",
-		Short:             "List the stored connections",
+		Use:   "list [SERVICE]",
+		Short: "List the stored connections",
+		Long: `List tells the stored connections. ENDS is where each stands: "until" a time, "ended",
+"refreshes itself" where the broker's token is stored too, and nothing where the service
+did not say.`,
 		Args:              words(0, 1, "connect list, or connect list SERVICE"),
 		ValidArgsFunction: new(registryFlag).complete(c, false),
 		RunE: func(_ *cobra.Command, words []string) error {
-			list, err := c.connections(&home, words)
+			v, list, err := c.connections(&home, words)
 			if err != nil {
 				return err
 			}
+			now := time.Now()
 			if asJSON {
 				all := []listedConnection{}
 				for _, cr := range list {
@@ -46,7 +54,8 @@ func (c *cli) listCommand() *cobra.Command {
 					if cr.CapAllows(integrations.Write) {
 						cap = integrations.Write
 					}
-					all = append(all, listedConnection{cr.ID, cr.Service, cr.Account, cr.Kind, cap, cr.Connection, time.Unix(cr.ConnectedAt, 0).UTC()})
+					all = append(all, listedConnection{cr.ID, cr.Service, cr.Account, cr.Kind, cap, cr.Connection,
+						unixTime(cr.ExpiresAt), v.refreshes(cr, now), v.ended(cr, now), unixTime(cr.ConnectedAt)})
 				}
 				return writeJSON(c.out, all)
 			}
@@ -55,15 +64,15 @@ func (c *cli) listCommand() *cobra.Command {
 				return nil
 			}
 			w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "SERVICE\tACCOUNT\tMAY\tCONNECTED\tWITH")
+			fmt.Fprintln(w, "SERVICE\tACCOUNT\tMAY\tCONNECTED\tENDS\tWITH")
 			for _, cr := range list {
 				var with []string
 				for _, name := range slices.Sorted(maps.Keys(cr.Connection)) {
 					v := cr.Connection[name]
 					with = append(with, name+" "+choice{v.Value, v.Label}.String())
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", cr.Service, printable(accountLabel(cr)), capWords(cr),
-					time.Unix(cr.ConnectedAt, 0).UTC().Format(time.DateOnly), printable(strings.Join(with, ", ")))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cr.Service, printable(accountLabel(cr)), capWords(cr),
+					unixTime(cr.ConnectedAt).Format(time.DateOnly), v.endWords(cr, now), printable(strings.Join(with, ", ")))
 			}
 			return w.Flush()
 		},
@@ -74,13 +83,13 @@ func (c *cli) listCommand() *cobra.Command {
 }
 
 // connections returns those that are stored, or of one service, and warns of what does not open.
-func (c *cli) connections(home *homeFlag, words []string) ([]*custody.Credential, error) {
+func (c *cli) connections(home *homeFlag, words []string) (*vault, []*custody.Credential, error) {
 	v, err := home.open()
 	if errors.Is(err, errNoVault) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	list, damaged, err := v.all()
 	for _, file := range damaged {
@@ -89,7 +98,51 @@ func (c *cli) connections(home *homeFlag, words []string) ([]*custody.Credential
 	if len(words) > 0 {
 		list = slices.DeleteFunc(list, func(cr *custody.Credential) bool { return cr.Service != words[0] })
 	}
-	return list, err
+	return v, list, err
+}
+
+// unixTime reads a stored time, the zero time for an unknown one.
+func unixTime(t int64) time.Time {
+	if t == 0 {
+		return time.Time{}
+	}
+	return time.Unix(t, 0).UTC()
+}
+
+// refreshes says whether a connection is renewed when it is used.
+func (v *vault) refreshes(c *custody.Credential, now time.Time) bool {
+	if c.Refresh.IsZero() {
+		return false
+	}
+	t, err := v.brokerToken(c.Broker)
+	return err == nil && t != nil && now.Before(unixTime(t.ExpiresAt)) && !v.lost(c)
+}
+
+// lost says whether a connection's pair was sent and never answered.
+func (v *vault) lost(c *custody.Credential) bool {
+	f, err := os.Open(v.lockFile(c.ID))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	sent, err := (&vaultLock{f}).sent()
+	return err == nil && sent == c.Pair
+}
+
+func (v *vault) ended(c *custody.Credential, now time.Time) bool {
+	return c.ExpiresAt > 0 && !now.Before(unixTime(c.ExpiresAt)) && !v.refreshes(c, now)
+}
+
+func (v *vault) endWords(c *custody.Credential, now time.Time) string {
+	switch {
+	case v.refreshes(c, now):
+		return "refreshes itself"
+	case v.ended(c, now):
+		return "ended"
+	case c.ExpiresAt > 0:
+		return "until " + unixTime(c.ExpiresAt).Format("2006-01-02 15:04 UTC")
+	}
+	return ""
 }
 
 // printable leaves out what would move a terminal's cursor: a label is the provider's text.
@@ -100,73 +153,6 @@ func printable(s string) string {
 		}
 		return r
 	}, s)
-}
-
-func (c *cli) removeCommand() *cobra.Command {
-	var home homeFlag
-	var account string
-	cmd := &cobra.Command{
-		Use:   "remove SERVICE",
-		Short: "Remove a stored connection",
-		Long: `Remove deletes a stored connection from this machine, and says where its token is removed
-at the service: a pasted token is its owner's, and works until then.`,
-		Args:              words(1, 1, "connect list tells what is stored"),
-		ValidArgsFunction: new(registryFlag).complete(c, false),
-		RunE: func(_ *cobra.Command, words []string) error {
-			v, err := home.open()
-			if errors.Is(err, errNoVault) {
-				return usagef("", "nothing is connected")
-			}
-			if err != nil {
-				return err
-			}
-			list, err := c.connections(&home, words)
-			if err != nil {
-				return err
-			}
-			if len(list) == 0 {
-				return usagef("connect list tells what is stored", "there is no such connection%s", quoted(words[0]))
-			}
-			reg, err := integrations.Default()
-			if err != nil {
-				return err
-			}
-			// A service that this version no longer knows can still be removed.
-			m := reg.Get(words[0])
-			if m == nil {
-				m = &integrations.Manifest{ID: list[0].Service, Name: list[0].Service}
-			}
-			cr, err := pick(list, m, account)
-			if err != nil {
-				return err
-			}
-			if err := v.remove(cr); err != nil {
-				return err
-			}
-			c.note("%s is no longer connected here: %s.", m.Name, printable(accountLabel(cr)))
-			c.note("%s", whereToRemove(m, cr))
-			return nil
-		},
-	}
-	home.add(cmd)
-	cmd.Flags().StringVar(&account, "account", "", "which one, where a service has several: `NAME` or id")
-	return cmd
-}
-
-// whereToRemove says how the token itself is ended, since the program cannot do it.
-func whereToRemove(m *integrations.Manifest, cr *custody.Credential) string {
-	if o := m.Auth.OAuth; cr.Kind == custody.KindOAuth {
-		switch {
-		case o != nil && o.Revoke != nil && o.Revoke.None != "":
-			return "The token itself still works until it ends. " + o.Revoke.None + "."
-		default:
-			return "The token itself still works until it ends, or until you remove the app in your settings at " + m.Name + "."
-		}
-	}
-	if m.Auth.PATHelp != "" {
-		return "The token itself still works until you delete it: its page is where it was made, " + m.Auth.PATHelp
-	}
-	return "The token itself still works until you delete it at " + m.Name + "."
 }
 
 // storedFlags say which stored connection an operation uses.
@@ -182,28 +168,29 @@ func (f *storedFlags) add(cmd *cobra.Command) {
 
 // connection returns the stored connection to use, nil where the token is given otherwise or
 // there is none.
-func (f *storedFlags) connection(m *integrations.Manifest, token *tokenFlags, registry *registryFlag) (*custody.Credential, error) {
+func (f *storedFlags) connection(m *integrations.Manifest, token *tokenFlags, registry *registryFlag) (*vault, *custody.Credential, error) {
 	given := token.given()
 	switch {
 	case f.account != "" && given:
-		return nil, usagef("", "--account is for stored connections, and does not go with a token of its own")
+		return nil, nil, usagef("", "--account is for stored connections, and does not go with a token of its own")
 	case f.account != "" && registry.dir != "":
-		return nil, usagef("", "stored connections are only for the manifests that are built in: another could lead a token elsewhere")
+		return nil, nil, usagef("", "stored connections are only for the manifests that are built in: another could lead a token elsewhere")
 	case given || registry.dir != "":
-		return nil, nil
+		return nil, nil, nil
 	}
 	v, err := f.home.open()
 	switch {
 	case errors.Is(err, errNoVault) && f.account != "":
-		return nil, usagef("connect add "+m.ID, "%s is not connected", m.Name)
+		return nil, nil, usagef("connect add "+m.ID, "%s is not connected", m.Name)
 	case errors.Is(err, errNoVault):
-		return nil, nil
+		return nil, nil, nil
 	case err != nil:
-		return nil, err
+		return nil, nil, err
 	}
 	list, _, err := v.all()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return pick(list, m, f.account)
+	conn, err := pick(list, m, f.account)
+	return v, conn, err
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/elevenmessenger/connect/custody"
 	"github.com/elevenmessenger/connect/integrations"
 )
 
@@ -24,6 +26,7 @@ func (c *cli) opCommand() *cobra.Command {
 		network  networkFlags
 		token    tokenFlags
 		stored   storedFlags
+		at       brokerTokenFlag
 		yes      bool
 		asJSON   bool
 	)
@@ -39,7 +42,9 @@ func (c *cli) opCommand() *cobra.Command {
   arg:=JSON       any JSON: null to clear, a list of objects
 
 The token is that of a stored connection ("connect add"), or comes from --token-env,
---token-file or a hidden prompt, never an argument.
+--token-file or a hidden prompt, never an argument. A connection that was made in a browser
+is renewed through its broker before its end, where the broker's token was given: to
+"connect add", here with --broker-token-file, or in $CONNECT_BROKER_TOKEN.
 A write shows what it will do and asks; --yes answers for you. What cannot be undone
 is confirmed by typing what it hits. Nothing but the listed fields flows back.`,
 		Example: `  connect op github list_issues owner=golang repo=go labels=Tools --token-env GITHUB_TOKEN
@@ -68,7 +73,7 @@ is confirmed by typing what it hits. Nothing but the listed fields flows back.`,
 			if r.term = c.terminal(); r.term != nil {
 				defer r.term.close()
 			}
-			conn, err := stored.connection(m, &token, &registry)
+			v, conn, err := stored.connection(m, &token, &registry)
 			if err != nil {
 				return err
 			}
@@ -80,23 +85,33 @@ is confirmed by typing what it hits. Nothing but the listed fields flows back.`,
 			if err := r.check(o, args); err != nil {
 				return err
 			}
+			broker := ""
 			if conn != nil {
-				r.cred = conn.For()
+				broker = conn.Broker
+				if err := c.agreed(ctx, v, conn, m, o, r.term); err != nil {
+					return err
+				}
 				c.note("note: as %s", printable(accountLabel(conn)))
 			} else if r.cred, err = token.check(m); err != nil {
 				return err
 			}
-			if r.exec, err = network.executor(c, m); err != nil {
+			if err := network.read(c, m, broker); err != nil {
 				return err
 			}
+			r.exec = network.executor(m)
 			if conn == nil {
 				if r.cred.Secret, err = token.read(ctx, c, r.term, m); err != nil {
 					return err
 				}
+			} else if err := r.use(ctx, v, conn, &at, &network); err != nil {
+				return err
 			}
 			res, err := r.run(ctx, o, args)
+			if re := new(refreshError); errors.As(err, &re) {
+				return err // with advice of its own
+			}
 			if err != nil && conn != nil && errors.Is(err, integrations.ErrUnauthorised) {
-				return &hintedError{err, "the stored token has ended, or was removed there; connect add " + m.ID + " stores a new one"}
+				return &hintedError{err, "the stored token has ended, or was removed there; " + reconnect(conn)}
 			}
 			if err != nil {
 				return withAdvice(m, err)
@@ -115,10 +130,40 @@ is confirmed by typing what it hits. Nothing but the listed fields flows back.`,
 	network.add(cmd)
 	token.add(cmd)
 	stored.add(cmd)
+	at.add(cmd)
 	cmd.Flags().BoolVar(&yes, "yes", false, "confirm a write without being asked")
 	cmd.Flags().BoolVar(&asJSON, "json", false, `print {"ok", "result", "next"} or {"ok", "error"} on one line`)
 	cmd.Flags().SortFlags = false
 	return cmd
+}
+
+// use makes a stored connection the one that operations run with, renewed where it is due.
+func (r *runner) use(ctx context.Context, v *vault, conn *custody.Credential, at *brokerTokenFlag, network *networkFlags) error {
+	if conn.Broker == "" {
+		r.cred = conn.For()
+		return nil
+	}
+	b, err := at.client(r.c, v, network, conn.Broker)
+	if err != nil {
+		return err
+	}
+	f := &refresher{v, r.m, b}
+	if conn, err = f.due(ctx, r.c, conn); err != nil {
+		return err
+	}
+	r.cred = conn.For()
+	if f.can(conn) {
+		r.renew = func(ctx context.Context) (integrations.Credential, error) {
+			fresh, err := f.renew(ctx, conn)
+			if err != nil {
+				return integrations.Credential{}, err
+			}
+			return fresh.For(), nil
+		}
+	} else if b.Token.IsZero() && conn.Due(time.Now(), refreshSkew) {
+		r.c.note("note: this connection can be renewed, with the broker's token: --broker-token-file FILE, or $%s", envBrokerToken)
+	}
+	return nil
 }
 
 // done says of a write that went through that it did, though its result could not be

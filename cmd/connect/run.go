@@ -21,6 +21,10 @@ type runner struct {
 	m    *integrations.Manifest
 	cred integrations.Credential
 
+	// renew, where there is one, gives another token when the service does not accept this
+	// one. It is asked once.
+	renew func(context.Context) (integrations.Credential, error)
+
 	yes    bool
 	answer string // what is printed instead of the question, where yes
 }
@@ -40,7 +44,34 @@ func (r *runner) run(ctx context.Context, o *integrations.Op, args integrations.
 			return nil, err
 		}
 	}
+	return r.do(ctx, call)
+}
+
+// do runs a call. One that was turned away for its token changed nothing, and is run once more
+// with another token where there is one.
+func (r *runner) do(ctx context.Context, call *integrations.Call) (*integrations.Result, error) {
+	res, err := r.exec.Do(ctx, call, r.cred)
+	if r.renew == nil || !errors.Is(err, integrations.ErrUnauthorised) {
+		return res, err
+	}
+	renew := r.renew
+	r.renew = nil
+	cred, err := renew(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cred.Connection = r.cred.Connection // with what was learnt on the way
+	r.cred = cred
 	return r.exec.Do(ctx, call, r.cred)
+}
+
+// read runs a read of the manifest's own.
+func (r *runner) read(ctx context.Context, op string) (*integrations.Result, error) {
+	call, err := r.m.Bind(op, nil, r.cred.Connection)
+	if err != nil {
+		return nil, err
+	}
+	return r.do(ctx, call)
 }
 
 // check finds what is wrong with the args before a token is asked for or anything is
@@ -91,7 +122,7 @@ func (r *runner) learn(ctx context.Context, o *integrations.Op, args integration
 			if cn.Name != a.Connection {
 				continue
 			}
-			res, err := r.exec.ExecuteAs(ctx, r.m, cn.Op, nil, r.cred)
+			res, err := r.read(ctx, cn.Op)
 			if err != nil {
 				return &hintedError{fmt.Errorf("looking up %s: %w", a.Name, err), "or give it: " + a.Name + "=…"}
 			}
@@ -242,7 +273,7 @@ func (r *runner) preview(ctx context.Context, call *integrations.Call) (*integra
 	if p == nil || err != nil {
 		return nil, "", err
 	}
-	res, err := r.exec.Do(ctx, p, r.cred)
+	res, err := r.do(ctx, p)
 	if err != nil {
 		return nil, "", err
 	}

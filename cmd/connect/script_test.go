@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/ed25519"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -16,9 +17,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/golang-jwt/jwt/v5"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/elevenmessenger/connect/broker"
 	"github.com/elevenmessenger/connect/cmd/connect/internal/peer"
+	"github.com/elevenmessenger/connect/custody"
 	"github.com/elevenmessenger/connect/integrations"
 )
 
@@ -39,6 +43,9 @@ const secretMark = "MARKER"
 //	                            it asks; what the terminal showed is in the file screen
 //	private DIR                 hold that a vault's files are its owner's, and hold no token
 //	awaitfile FILE              wait until a file is there
+//	signedin DIR SERVICE UNTIL [token]  store a made-up connection by a broker that is nowhere,
+//	                            whose access token ends then (such as 1h or -1h), and a token for it
+//	repin DIR OP                make a stored connection's operation another than it was agreed to
 //
 // The peer answers with the script's peer/*.json and writes what it is asked to the file
 // requests, which is there only when something was sent. /hang never answers.
@@ -103,6 +110,18 @@ func TestScripts(t *testing.T) {
 				}
 				private(ts, ts.MkAbs(args[0]))
 			},
+			"signedin": func(ts *testscript.TestScript, neg bool, args []string) {
+				if neg || len(args) < 3 {
+					ts.Fatalf("usage: signedin DIR SERVICE UNTIL [token]")
+				}
+				ts.Check(signedIn(ts.MkAbs(args[0]), args[1], args[2], len(args) > 3))
+			},
+			"repin": func(ts *testscript.TestScript, neg bool, args []string) {
+				if neg || len(args) != 2 {
+					ts.Fatalf("usage: repin DIR OP")
+				}
+				ts.Check(repin(ts.MkAbs(args[0]), args[1]))
+			},
 			"awaitfile": func(ts *testscript.TestScript, neg bool, args []string) {
 				for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 					if _, err := os.Stat(ts.MkAbs(args[0])); err == nil {
@@ -113,6 +132,60 @@ func TestScripts(t *testing.T) {
 			},
 		},
 	})
+}
+
+// nowhere is a broker that has no address.
+const nowhere = "https://broker.invalid"
+
+func signedIn(dir, service, until string, token bool) error {
+	v, err := (&homeFlag{dir: dir}).make()
+	if err != nil {
+		return err
+	}
+	d, err := time.ParseDuration(until)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	c := &custody.Credential{
+		V: 1, ID: custody.NewID(), Generation: 1, Pair: 1, Service: service, Kind: custody.KindOAuth, Secret: integrations.NewSecret("at_" + secretMark),
+		Refresh: integrations.NewSecret("rt1.w1.AAAA" + secretMark), Broker: nowhere, ExpiresAt: now.Add(d).Unix(), ConnectedAt: now.Unix(),
+		Account: &custody.Account{ID: "1", Label: "Ada"},
+	}
+	if err := v.put(c); err != nil || !token {
+		return err
+	}
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return err
+	}
+	text, err := broker.SignToken(key, "k", broker.Claims{Origins: []string{"cli:" + string(v.member.ID())}, RegisteredClaims: jwt.RegisteredClaims{
+		Issuer: "test", Audience: jwt.ClaimStrings{nowhere}, ID: "1", IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(time.Hour))}})
+	if err != nil {
+		return err
+	}
+	return v.putBrokerToken(nowhere, integrations.NewSecret(text), now.Add(time.Hour), nil)
+}
+
+func repin(dir, op string) error {
+	v, err := (&homeFlag{dir: dir}).open()
+	if err != nil {
+		return err
+	}
+	list, _, err := v.all()
+	if err != nil {
+		return err
+	}
+	for _, c := range list {
+		d := c.Ops[op]
+		d[0]++
+		c.Ops[op] = d
+		c.Generation++
+		if err := v.put(c); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func drop(words []string, word string) []string {

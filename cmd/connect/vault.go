@@ -17,11 +17,13 @@ import (
 	"github.com/elevenmessenger/connect/integrations"
 )
 
-// The vault is a folder that its owner alone reads: the key of this member, and one envelope
-// a connection, sealed to that key. There is nothing else in it.
+// The vault is a folder that its owner alone reads: the key of this member, and credentials
+// sealed to that key, one envelope a connection and one a broker whose token was given.
+// Beside a connection stands a lock, which holds no more than the number of a pair.
 const (
 	vaultKey     = "identity.pem"
 	vaultFolder  = "connections"
+	vaultBrokers = "brokers"
 	vaultSpace   = "cli"
 	maxVaultFile = 1 << 20
 )
@@ -184,41 +186,90 @@ func (v *vault) read(file string) (*custody.Credential, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v.file(c.ID) != file {
+	if filepath.Base(file) != c.ID+".json" {
 		return nil, errors.New("it is another connection's")
 	}
 	return c, nil
 }
 
+// get returns what is stored of a connection now, or an error that is fs.ErrNotExist.
+func (v *vault) get(id string) (*custody.Credential, error) {
+	c, err := v.read(v.file(id))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("the stored connection does not open: %w", err)
+	}
+	return c, err
+}
+
 // put stores a connection, over its older generation.
-func (v *vault) put(c *custody.Credential) error {
-	e, err := c.Seal(v.member, vaultSpace)
+func (v *vault) put(c *custody.Credential) error { return v.write(vaultFolder, c) }
+
+// write seals a credential into a folder. What was there stays until the new one is on disk.
+func (v *vault) write(folder string, c *custody.Credential) error {
+	data, err := v.seal(c)
 	if err != nil {
 		return err
 	}
-	data, err := e.Marshal()
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Join(v.dir, vaultFolder), 0o700); err != nil {
+	dir := filepath.Join(v.dir, folder)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("the folder of stored connections: %w", withoutPath(err))
 	}
-	temp, err := writeTemp(v.dir, data)
+	temp, err := writeTemp(dir, data)
 	if err != nil {
 		return err
 	}
 	defer os.Remove(temp)
-	if err := os.Rename(temp, v.file(c.ID)); err != nil {
+	if err := os.Rename(temp, filepath.Join(dir, c.ID+".json")); err != nil {
 		return fmt.Errorf("the folder of stored connections: %w", linkError(err))
 	}
+	return syncFolder(dir)
+}
+
+func (v *vault) seal(c *custody.Credential) ([]byte, error) {
+	e, err := c.Seal(v.member, vaultSpace)
+	if err != nil {
+		return nil, err
+	}
+	return e.Marshal()
+}
+
+// syncFolder brings a rename to the disk. Windows has no call for that.
+func syncFolder(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("the folder of stored connections: %w", withoutPath(err))
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("the folder of stored connections: %w", withoutPath(err))
+	}
 	return nil
+}
+
+// spare is how much longer a renewed credential may be than the one before it.
+const spare = 64 << 10
+
+// writable says whether a connection could be stored anew now.
+func (v *vault) writable(c *custody.Credential) error {
+	data, err := v.seal(c)
+	if err != nil {
+		return err
+	}
+	temp, err := writeTemp(filepath.Join(v.dir, vaultFolder), append(data, make([]byte, spare)...))
+	if err != nil {
+		return err
+	}
+	return withoutPath(os.Remove(temp))
 }
 
 func (v *vault) remove(c *custody.Credential) error {
 	if err := os.Remove(v.file(c.ID)); err != nil {
 		return fmt.Errorf("the stored connection: %w", withoutPath(err))
 	}
-	return nil
+	os.Remove(v.lockFile(c.ID)) // whoever waits for it finds no connection
+	return syncFolder(filepath.Join(v.dir, vaultFolder))
 }
 
 // accountLabel is what a connection is called.

@@ -26,8 +26,11 @@ export const artifacts = join(root, 'artifacts', 'flow');
 /** The client's own secret, as brokertest has it. */
 const SECRET = 'secret_SENTINEL_oidc+/=%';
 
-/** A certified authorization server, on plain HTTP: the broker's test process puts TLS before it. */
-async function authorizationServer() {
+/**
+ * A certified authorization server, on plain HTTP: the broker's test process puts TLS before it.
+ * @param {number} accessTTL
+ */
+async function authorizationServer(accessTTL) {
   const issuer = 'https://login.certified.example';
   const provider = new Provider(issuer, {
     clients: [{
@@ -38,27 +41,34 @@ async function authorizationServer() {
     cookies: { keys: ['k'] }, pkce: { required: () => true },
     rotateRefreshToken: true, issueRefreshToken: async () => true,
     features: { devInteractions: { enabled: true }, revocation: { enabled: true } },
-    ttl: { AccessToken: 60, RefreshToken: 3600, Grant: 3600, Session: 3600, Interaction: 600, AuthorizationCode: 60 },
+    ttl: { AccessToken: accessTTL, RefreshToken: 3600, Grant: 3600, Session: 3600, Interaction: 600, AuthorizationCode: 60 },
   });
   provider.proxy = true;
-  const seen = { token: 0 };
+  const seen = { token: 0, revoked: /** @type {string[]} */ ([]), wrong: 0 };
   provider.use(async (/** @type {{path: string}} */ ctx, /** @type {() => Promise<void>} */ next) => {
     if (ctx.path === '/token') seen.token++;
     await next();
   });
+  provider.on('refresh_token.destroyed', () => seen.revoked.push('refresh_token'));
+  provider.on('grant.revoked', () => seen.revoked.push('grant'));
+  provider.on('grant.error', () => seen.wrong++);
   const server = await new Promise((resolve) => {
     const s = provider.listen(0, '127.0.0.1', () => resolve(s));
   });
   return { server, seen, address: `http://127.0.0.1:${server.address().port}` };
 }
 
-/** Starts everything; close ends it. */
-export async function start() {
+/**
+ * Starts everything; close ends it.
+ * @param {{accessTTL?: number, args?: string[]}} [options] how many seconds an access token of the
+ *   certified server lives, and further words for the broker's process
+ */
+export async function start({ accessTTL = 60, args = [] } = {}) {
   mkdirSync(artifacts, { recursive: true });
-  const op = await authorizationServer();
+  const op = await authorizationServer(accessTTL);
   const bin = join(mkdtempSync(join(tmpdir(), 'connect-')), 'testbroker');
   execFileSync('go', ['build', '-o', bin, './broker/internal/testbroker'], { cwd: root, stdio: 'inherit' });
-  const child = spawn(bin, ['-web', 'web', '-registry', 'web/test/registry', '-front', `login.certified.example=${op.address}`], { cwd: root, stdio: ['pipe', 'pipe', 'inherit'] });
+  const child = spawn(bin, ['-web', 'web', '-registry', 'web/test/registry', '-front', `login.certified.example=${op.address}`, ...args], { cwd: root, stdio: ['pipe', 'pipe', 'inherit'] });
   const lines = createInterface({ input: child.stdout });
   /** @type {Record<string, string>} */
   const at = await new Promise((resolve, reject) => {
@@ -68,10 +78,10 @@ export async function start() {
   const rules = Object.entries(at).filter(([host]) => host !== 'control').map(([host, to]) => `MAP ${host}:443 ${to}`);
   const browser = await chromium.launch({
     executablePath: CHROMIUM,
-    args: ['--no-sandbox', `--host-resolver-rules=${[...rules, 'MAP * ~NOTFOUND'].join(', ')}`],
+    args: ['--no-sandbox', `--host-resolver-rules=${[...rules, 'MAP * ~NOTFOUND', 'EXCLUDE 127.0.0.1'].join(', ')}`],
   });
   return {
-    browser, op,
+    browser, op, at,
     /** How often each endpoint of the fake providers was asked. @returns {Promise<Record<string, number>>} */
     calls: async () => (await fetch(`${at.control}/calls`)).json(),
     /** @param {string} path */

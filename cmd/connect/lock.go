@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/elevenmessenger/connect/integrations"
+)
+
+// How long another process may hold a connection: a little longer than a broker takes.
+const (
+	lockWait = time.Minute
+	lockPoll = 50 * time.Millisecond
+)
+
+// A vaultLock keeps other processes from changing one connection, and remembers, across a
+// crash, which pair was sent to be renewed. The operating system lets go of it with the
+// process.
+type vaultLock struct{ file *os.File }
+
+func (v *vault) lockFile(id string) string { return filepath.Join(v.dir, vaultFolder, id+".lock") }
+
+// lock waits for a connection. Whoever has it reads the connection anew: another may have
+// changed or removed it.
+func (v *vault) lock(ctx context.Context, id string) (*vaultLock, error) {
+	f, err := os.OpenFile(v.lockFile(id), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("the stored connection cannot be locked: %w", withoutPath(err))
+	}
+	for end := time.Now().Add(lockWait); ; {
+		got, err := tryLock(f)
+		switch {
+		case err != nil:
+			f.Close()
+			return nil, fmt.Errorf("the stored connection cannot be locked: %w", err)
+		case got:
+			return &vaultLock{f}, nil
+		case time.Now().After(end):
+			f.Close()
+			return nil, &integrations.RefusedError{Reason: "another connect has been at this connection for a minute", Hint: "wait for it, or end it"}
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, &integrations.RefusedError{Reason: "it was left while another connect was at this connection"}
+		case <-time.After(lockPoll):
+		}
+	}
+}
+
+func (l *vaultLock) release() { l.file.Close() }
+
+// sent returns the number of the pair that was sent and not stored anew since, or -1.
+func (l *vaultLock) sent() (int64, error) {
+	b, err := io.ReadAll(io.NewSectionReader(l.file, 0, 64))
+	if err != nil {
+		return 0, fmt.Errorf("the stored connection's lock: %w", withoutPath(err))
+	}
+	text := strings.TrimSpace(string(b))
+	if text == "" {
+		return -1, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, errors.New("the stored connection's lock is damaged")
+	}
+	return n, nil
+}
+
+// mark notes, on disk, that a pair is about to be sent; -1 takes it back.
+func (l *vaultLock) mark(pair int64) error {
+	err := l.file.Truncate(0)
+	if err == nil && pair >= 0 {
+		_, err = l.file.WriteAt([]byte(strconv.FormatInt(pair, 10)+"\n"), 0)
+	}
+	if err == nil {
+		err = l.file.Sync()
+	}
+	if err != nil {
+		return fmt.Errorf("the stored connection's lock: %w", withoutPath(err))
+	}
+	return nil
+}
