@@ -73,7 +73,7 @@ func (e *BrokerError) Unwrap() error { return e.Err }
 type Broker struct {
 	Origin string              // such as https://connect.example
 	Token  integrations.Secret // the instance's signed token; Config needs none
-	Client *http.Client        // nil is one that follows no redirect, takes no proxy and keeps few connections
+	Client *http.Client        // nil is one that follows no redirect, takes no proxy and keeps no connection
 
 	once sync.Once
 	own  *http.Client
@@ -83,15 +83,16 @@ func (b *Broker) client() *http.Client {
 	if b.Client != nil {
 		return b.Client
 	}
+	// A connection that was kept may be closed by the other side just as a request goes out.
+	// Whether the token was redeemed is then not known, and a pair is given up for nothing.
 	b.once.Do(func() {
 		b.own = &http.Client{
 			Transport: &http.Transport{
+				DisableKeepAlives:      true,
 				DialContext:            (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
 				TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
 				TLSHandshakeTimeout:    10 * time.Second,
 				ResponseHeaderTimeout:  brokerTimeout,
-				IdleConnTimeout:        time.Minute,
-				MaxIdleConnsPerHost:    8,
 				MaxResponseHeaderBytes: 64 << 10,
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -217,7 +217,7 @@ func (s *Sidecar) run(ctx context.Context, j *job, k opKey, run *opRun) (answer 
 			j.refused = true
 			return s.answer(j, s.storeFailure(err))
 		case seen == nil:
-		case seen.state == reopens && (seen.pair < j.grant.Pair || !j.grant.Refresh.IsZero()):
+		case seen.state == reopens && seen.pair < brings(j.grant):
 			reopened = true
 		case seen.state == begun:
 			j.refused = true
@@ -247,7 +247,7 @@ func (s *Sidecar) run(ctx context.Context, j *job, k opKey, run *opRun) (answer 
 	}
 	if write {
 		// No note, no write.
-		ok, err := s.shared.begin(ctx, j.from, j.op, j.grant.Pair, j.grant.Exp+int64(journalKept/time.Second), reopened)
+		ok, err := s.shared.begin(ctx, j.from, j.op, brings(j.grant), j.grant.Exp+int64(journalKept/time.Second), reopened)
 		if err != nil {
 			j.refused = true
 			return s.answer(j, s.storeFailure(err))
@@ -279,6 +279,17 @@ func (s *Sidecar) run(ctx context.Context, j *job, k opKey, run *opRun) (answer 
 	}
 	s.step("send")
 	return answer, nil
+}
+
+// brings orders grants by what they bring of a connection: a newer pair is more than an older
+// one, and a pair with the key that renews it more than the same without. Only what brings
+// more than before may come again under the same ids.
+func brings(g *custody.Grant) int64 {
+	n := 2 * g.Pair
+	if !g.Refresh.IsZero() {
+		n++
+	}
+	return n
 }
 
 // check holds an op against its grant, in the order of the protocol.

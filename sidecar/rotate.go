@@ -344,10 +344,10 @@ func (s *Sidecar) redeem(ctx context.Context, j *job, k pairKey, line string) (*
 	switch {
 	case j.author.IsZero():
 		return nil, fail(codeNoHandBack, "there is nobody to whom a renewed key could be given")
-	case broker == nil:
-		return nil, fail(codeReconnect, "this connection was made through another broker, whose keys this bot cannot renew")
 	case g.Pair >= maxPair:
 		return nil, fail(codeNoHandBack, "the count of this connection's keys is at its end; reconnect it")
+	case broker == nil:
+		return nil, fail(codeReconnect, "this connection was made through another broker, whose keys this bot cannot renew")
 	}
 	now := s.now()
 	// Another grant of the line may still count on the hand-off.

@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -56,6 +57,7 @@ func newSite(t testing.TB, h http.HandlerFunc, hosts ...string) *site {
 	s.pool.AddCert(must(x509.ParseCertificate(der)))
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
 		s.mu.Lock()
 		s.seen = append(s.seen, asked{r.Method, r.RequestURI, r.Header.Get("Authorization"), string(body), r.Header.Clone()})
 		h := s.handler
@@ -147,6 +149,7 @@ func newStage(t testing.TB, opts ...func(*Config)) *stage {
 	for _, o := range opts {
 		o(&s.cfg)
 	}
+	s.registry = s.cfg.Registry
 	s.start()
 	s.now.forward(time.Minute)
 	t.Cleanup(func() { s.Sidecar.Close(context.Background()) })
@@ -186,8 +189,7 @@ func (s *stage) rotates(expiresIn int64) {
 	s.broker.answer(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
-		seen := s.broker.requests()
-		body := []byte(seen[len(seen)-1].Body)
+		body := must(io.ReadAll(r.Body))
 		var req struct{ Service, Refresh, Key string }
 		json.Unmarshal(body, &req)
 		if used[req.Refresh] {
@@ -244,7 +246,7 @@ func (s *stage) order(c *custody.Credential, op, args string, edit ...func(*cust
 	for _, e := range edit {
 		e(&req)
 	}
-	if o := m.Auth.OAuth; c.Lent == nil && !c.Refresh.IsZero() && o != nil && o.Refresh != nil && o.Refresh.Rotates {
+	if o := m.Auth.OAuth; c.Lent == nil && !c.Refresh.IsZero() && o != nil && o.Refresh != nil && o.Refresh.Rotates || c.Lent != nil && c.Lent.Group == s.cfg.Group && c.Lent.Until < s.now.now().Add(5*time.Minute).Unix() {
 		lent := must(c.Lend(s.cfg.Group, s.now.now().Add(time.Hour), s.now.now(), false))
 		*c = *lent
 	}

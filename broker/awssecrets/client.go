@@ -23,7 +23,7 @@ import (
 
 // A Client reads the values of secrets: Secrets Manager's GetSecretValue and nothing else. It
 // is one signed POST, and the SDK's signer signs it. The SDK's own client of the service makes
-// a function a tenth larger, and its start a fifth longer.
+// a function, and its start, a tenth larger.
 type Client struct {
 	// Region is where the secrets are.
 	Region string

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"net"
+	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,61 +16,104 @@ import (
 	"github.com/elevenmessenger/connect/integrations"
 )
 
-// networkFlags say how a service is reached.
+// networkFlags say how a service, and the broker of its connection, is reached.
 type networkFlags struct {
 	connectTo []string
 	cacert    string
 	timeout   time.Duration
+
+	to    map[string]string // what connectTo says, by "host:443"
+	roots *x509.CertPool    // nil: the system's
 }
 
 // The bounds of --timeout, and of the file that --cacert names.
 const (
 	maxTimeout = 10 * time.Minute
 	maxCAFile  = 1 << 20
+
+	defaultTimeout = 30 * time.Second
 )
 
 func (f *networkFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&f.connectTo, "connect-to", nil, "connect to ADDRESS instead of HOST, as curl does, written `HOST:443:ADDRESS:PORT`; it may be a private address")
-	cmd.Flags().StringVar(&f.cacert, "cacert", "", "trust only the authorities in this PEM `FILE`")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", 30*time.Second, "give up a call, with its tries, after this `DURATION`")
+	f.addReach(cmd)
+	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "give up a call, with its tries, after this `DURATION`")
 }
 
-// executor returns the executor for a service, and says where connections go elsewhere.
-func (f *networkFlags) executor(c *cli, m *integrations.Manifest) (*integrations.Executor, error) {
+// addReach adds what a command needs that calls a broker and no service.
+func (f *networkFlags) addReach(cmd *cobra.Command) {
+	f.timeout = defaultTimeout
+	cmd.Flags().StringArrayVar(&f.connectTo, "connect-to", nil, "connect to ADDRESS instead of HOST, as curl does, written `HOST:443:ADDRESS:PORT`; it may be a private address")
+	cmd.Flags().StringVar(&f.cacert, "cacert", "", "trust only the authorities in this PEM `FILE`")
+}
+
+// read reads the flags for a service and a broker's origin, "" for none, and says where
+// connections go elsewhere.
+func (f *networkFlags) read(c *cli, m *integrations.Manifest, broker string) error {
 	if f.timeout <= 0 || f.timeout > maxTimeout {
-		return nil, usagef("such as --timeout 1m", "--timeout is above zero and at most %s", maxTimeout)
+		return usagef("such as --timeout 1m", "--timeout is above zero and at most %s", maxTimeout)
 	}
-	e := &integrations.Executor{Timeout: f.timeout, UserAgent: "connect/" + version()}
+	known := []string{m.Host + ":443"}
+	if host, ok := strings.CutPrefix(broker, "https://"); ok {
+		known = append(known, host+":443")
+	}
+	f.to = make(map[string]string)
 	for _, s := range f.connectTo {
 		from, to, ok := splitConnectTo(s)
 		if !ok {
-			return nil, usagef("such as --connect-to "+m.Host+":443:127.0.0.1:8443; an IPv6 address stands in brackets", "--connect-to is written HOST:443:ADDRESS:PORT")
+			return usagef("such as --connect-to "+m.Host+":443:127.0.0.1:8443; an IPv6 address stands in brackets", "--connect-to is written HOST:443:ADDRESS:PORT")
 		}
 		// A flag that names another host does nothing, and the token would leave for the
 		// real one.
-		if from != m.Host+":443" {
-			return nil, usagef("write --connect-to "+m.Host+":443:"+to, "--connect-to names a host that %s does not use", m.Name)
+		if !slices.Contains(known, from) {
+			return usagef("write --connect-to "+m.Host+":443:"+to, "--connect-to names a host that %s does not use", m.Name)
 		}
-		if e.ConnectTo == nil {
-			e.ConnectTo = make(map[string]string)
+		if _, twice := f.to[from]; twice {
+			return usagef("", "--connect-to names the same host twice")
 		}
-		if _, twice := e.ConnectTo[from]; twice {
-			return nil, usagef("", "--connect-to names the same host twice")
-		}
-		e.ConnectTo[from] = to
-		c.note("note: %s is reached at %s", m.Host, to)
+		f.to[from] = to
+		c.note("note: %s is reached at %s", strings.TrimSuffix(from, ":443"), to)
 	}
 	if f.cacert != "" {
 		data, err := readFile(f.cacert, maxCAFile)
 		if err != nil {
-			return nil, usagef("", "--cacert: the file %w", err)
+			return usagef("", "--cacert: the file %w", err)
 		}
-		e.RootCAs = x509.NewCertPool()
-		if !e.RootCAs.AppendCertsFromPEM(data) {
-			return nil, usagef("it begins with -----BEGIN CERTIFICATE-----", "--cacert: the file holds no certificate in PEM")
+		f.roots = x509.NewCertPool()
+		if !f.roots.AppendCertsFromPEM(data) {
+			return usagef("it begins with -----BEGIN CERTIFICATE-----", "--cacert: the file holds no certificate in PEM")
 		}
 	}
-	return e, nil
+	return nil
+}
+
+// executor returns the executor for a service whose flags were read.
+func (f *networkFlags) executor(m *integrations.Manifest) *integrations.Executor {
+	e := &integrations.Executor{Timeout: f.timeout, UserAgent: "connect/" + version(), RootCAs: f.roots}
+	if to, ok := f.to[m.Host+":443"]; ok {
+		e.ConnectTo = map[string]string{m.Host + ":443": to}
+	}
+	return e
+}
+
+// client returns the client for a broker where it is reached in a way of its own, else nil.
+func (f *networkFlags) client() *http.Client {
+	if len(f.to) == 0 && f.roots == nil {
+		return nil
+	}
+	d := &net.Dialer{Timeout: 10 * time.Second}
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if to, ok := f.to[addr]; ok {
+					addr = to
+				}
+				return d.DialContext(ctx, network, addr)
+			},
+			TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: f.roots},
+			TLSHandshakeTimeout: 10 * time.Second, MaxResponseHeaderBytes: 64 << 10, DisableKeepAlives: true,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 }
 
 // splitConnectTo reads curl's HOST1:PORT1:HOST2:PORT2. An empty part is refused: it would

@@ -11,7 +11,7 @@ CREATE TABLE journal (
   member TEXT NOT NULL,
   op     TEXT NOT NULL,
   state  TEXT NOT NULL, -- begun, reopens, done
-  pair   INTEGER NOT NULL,
+  pair   INTEGER NOT NULL, -- what the grant brought: twice the pair, and one for its key
   holder TEXT NOT NULL, -- the process that runs it
   until  INTEGER NOT NULL,
   answer BLOB,          -- JSON: the envelopes that were sent

@@ -15,9 +15,9 @@ import (
 // OAuth serves authorize and callback.
 func OAuth(getenv func(string) string) (http.Handler, error) {
 	r := env.New(getenv)
-	cfg, api := read(r, getenv)
+	cfg, client := read(r, getenv)
 	cfg.ReturnOrigins = r.List(env.ReturnOrigins)
-	cfg.StateKeySource = &awssecrets.Keys{API: api, SecretID: r.Required(env.StateKey)}
+	cfg.StateKeySource = &awssecrets.Keys{Client: client, SecretID: r.Required(env.StateKey)}
 	return assemble(r, cfg, broker.NewOAuth)
 }
 
@@ -40,7 +40,7 @@ func Refresh(getenv func(string) string) (http.Handler, error) {
 
 // read reads what both need. Nothing is sent: secrets and keys are asked for at the first
 // request that needs them.
-func read(r *env.Reader, getenv func(string) string) (broker.Config, awssecrets.API) {
+func read(r *env.Reader, getenv func(string) string) (broker.Config, *awssecrets.Client) {
 	cfg := broker.Config{
 		Registry: services.Catalog{},
 		Services: r.ServiceIDs(func(id string) bool { return services.Catalog{}.Get(id) != nil }),
@@ -48,15 +48,15 @@ func read(r *env.Reader, getenv func(string) string) (broker.Config, awssecrets.
 		Metrics:  os.Stdout,
 		Stack:    r.Text(env.Stack),
 	}
-	api, err := awssecrets.NewClient(getenv)
+	client, err := awssecrets.NewClient(getenv)
 	if err != nil {
 		r.Fault("AWS_REGION", "is not set")
 	}
-	secrets := awssecrets.New(api, r.Text(env.SecretPrefix))
+	secrets := awssecrets.New(client, r.Text(env.SecretPrefix))
 	secrets.Life, secrets.Logger = r.Seconds(env.SecretCache, 10, 3600), cfg.Logger
 	cfg.Secrets = secrets
-	cfg.WrapKeySource = &awssecrets.Keys{API: api, SecretID: r.Required(env.WrappingKey)}
-	return cfg, api
+	cfg.WrapKeySource = &awssecrets.Keys{Client: client, SecretID: r.Required(env.WrappingKey)}
+	return cfg, client
 }
 
 func assemble(r *env.Reader, cfg broker.Config, new func(broker.Config) (*broker.Broker, error)) (http.Handler, error) {
