@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/elevenmessenger/connect/integrations"
@@ -156,10 +157,17 @@ func (c *Credential) check() error {
 }
 
 var (
-	serviceID = lazily(`^[a-z][a-z0-9-]{0,19}$`)
+	serviceID = serviceName{}
 	opID      = lazily(`^[a-z][a-z0-9_]{0,26}$`)
 	origin    = lazily(`^https?://[A-Za-z0-9.:\[\]-]{1,255}$`)
 )
+
+// A serviceName is a lower-case letter, then at most 19 letters, digits or hyphens.
+type serviceName struct{}
+
+func (serviceName) MatchString(s string) bool {
+	return s != "" && len(s) <= 20 && s[0] >= 'a' && s[0] <= 'z' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+}
 
 func goodBroker(broker string, refresh integrations.Secret) bool {
 	return refresh.IsZero() == (broker == "") && (broker == "" || origin.MatchString(broker))
@@ -174,7 +182,11 @@ func goodOps(ops map[string]Digest) bool {
 	return true
 }
 
-var wrapPattern = lazily(`^rt1\.[A-Za-z0-9_-]{1,32}\.[A-Za-z0-9_-]+$`)
+// A wrap is rt1.<key id>.<bytes>.
+var (
+	wrapKey = word{1, 32, false}
+	wrapped = word{1, maxWrap, false}
+)
 
 // maxWrap is the length of the longest wrapped refresh token.
 const maxWrap = 11264
@@ -194,7 +206,9 @@ func validToken(s integrations.Secret) bool {
 }
 
 func validWrap(s integrations.Secret) bool {
-	return len(s.Reveal()) <= maxWrap && wrapPattern.MatchString(s.Reveal())
+	rest, ok := strings.CutPrefix(s.Reveal(), "rt1.")
+	kid, sealed, two := strings.Cut(rest, ".")
+	return ok && two && len(s.Reveal()) <= maxWrap && wrapKey.MatchString(kid) && wrapped.MatchString(sealed)
 }
 
 // goodTime takes 0 (unknown) to the year 9999.

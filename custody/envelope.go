@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 )
 
 // MaxMessage is the size of the largest message as it is sent, in bytes.
@@ -66,19 +67,19 @@ func (p Purpose) self() bool {
 
 // opForms holds, for each purpose, the form of the header's op.
 var opForms = map[Purpose]interface{ MatchString(string) bool }{
-	PurposeIdentity:   word{},                                                 // empty
-	PurposeCredential: lazily(`^[A-Za-z0-9_.-]{1,64}\.(0|[1-9][0-9]{0,15})$`), // <credential>.<generation>
+	PurposeIdentity:   word{},     // empty
+	PurposeCredential: blobName{}, // <credential>.<generation>
 	PurposeSay:        word{},
-	PurposeSnapshot:   lazily(`^([A-Za-z0-9_.-]{1,64})?$`),
+	PurposeSnapshot:   orEmpty(idPattern),
 	PurposeOp:         randomID,
-	PurposeGrant:      lazily(`^([A-Za-z0-9_-]{22})?$`), // the op's, for once
+	PurposeGrant:      orEmpty(randomID), // the op's, for once
 	PurposeResult:     randomID,
-	PurposeHandback:   lazily(`^([A-Za-z0-9_-]{22})?$`),
+	PurposeHandback:   orEmpty(randomID),
 	PurposeAck:        word{},
 	PurposeEnd:        word{},
 	PurposeRevoke:     randomID,
 	PurposeHandoff:    keyIDPattern, // the line's id
-	PurposeTab:        lazily(`^[a-z][a-z0-9-]{0,19}\.(read|write)$`),
+	PurposeTab:        tabName{},
 	PurposeRefresh:    keyIDPattern, // SHA-256 of the request
 }
 
@@ -138,6 +139,31 @@ func (w word) MatchString(s string) bool {
 		}
 	}
 	return w.least <= len(s) && len(s) <= w.most
+}
+
+// orEmpty is a word, or nothing.
+type orEmpty word
+
+func (w orEmpty) MatchString(s string) bool { return s == "" || word(w).MatchString(s) }
+
+// A blobName is <credential>.<generation>.
+type blobName struct{}
+
+func (blobName) MatchString(s string) bool {
+	i := strings.LastIndexByte(s, '.')
+	if i < 0 || !idPattern.MatchString(s[:i]) {
+		return false
+	}
+	n := s[i+1:]
+	return len(n) >= 1 && len(n) <= 16 && strings.Trim(n, "0123456789") == "" && (n == "0" || n[0] != '0')
+}
+
+// A tabName is <service>.<access>.
+type tabName struct{}
+
+func (tabName) MatchString(s string) bool {
+	service, access, _ := strings.Cut(s, ".")
+	return serviceID.MatchString(service) && (access == "read" || access == "write")
 }
 
 // lp appends the four-byte big-endian length of x, then x.

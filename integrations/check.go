@@ -105,7 +105,7 @@ func headerAllowed(m *Manifest, name string) string {
 	if n == "accept" || n == "accept-language" {
 		return ""
 	}
-	if !formPatterns["id"].MatchString(m.ID) {
+	if !formPatterns()["id"].MatchString(m.ID) {
 		return "" // id.form has been reported
 	}
 	for _, own := range []string{m.ID, m.Name} {
@@ -122,7 +122,7 @@ func (r *reading) checkHeaders(m *Manifest) {
 	for i, h := range m.Headers {
 		p := at("/headers", h.Name)
 		switch why := headerAllowed(m, h.Name); {
-		case !formPatterns["header"].MatchString(h.Name):
+		case !formPatterns()["header"].MatchString(h.Name):
 			r.formKey(h.Name, "header", p)
 		case why != "":
 			r.faultKey(p, "header.name", why)
@@ -186,7 +186,7 @@ func (r *reading) checkAuth(m *Manifest) {
 			}
 		}
 	case "header":
-		if h := strings.ToLower(a.Authorization.Header); formPatterns["header"].MatchString(h) {
+		if h := strings.ToLower(a.Authorization.Header); formPatterns()["header"].MatchString(h) {
 			if why := headerAllowed(m, h); why != "" && !slices.Contains(tokenHeaders, h) || h == "accept" || h == "accept-language" || m.Headers.fold(h) {
 				r.fault("/auth/authorization/header", "header.name", "the token's header is neither one of the service's own that nothing else sets nor a common one", "such as X-Api-Key, or the service's own")
 			}
@@ -487,7 +487,7 @@ func (r *reading) checkViewer(m *Manifest) {
 func (r *reading) namedRead(m *Manifest, name, pointer, rule string) *Op {
 	o := m.Op(name)
 	switch {
-	case !formPatterns["op-id"].MatchString(name):
+	case !formPatterns()["op-id"].MatchString(name):
 		return nil // op.name has been reported
 	case o == nil:
 		var names []string
@@ -512,7 +512,7 @@ func (r *reading) noArgsNeeded(o *Op, pointer, rule string) {
 
 // picked reports a path that an operation does not pick.
 func (r *reading) picked(o *Op, path, pointer, rule string) {
-	if o.Pick == nil || !formPatterns["dotpath"].MatchString(path) {
+	if o.Pick == nil || !formPatterns()["dotpath"].MatchString(path) {
 		return
 	}
 	var names []string

@@ -436,7 +436,7 @@ func (c *opCheck) usage() {
 		always, used := c.uses[a.Name]
 		p := c.at("args", a.Name)
 		switch {
-		case !formPatterns["arg"].MatchString(a.Name):
+		case !formPatterns()["arg"].MatchString(a.Name):
 			continue // arg.name has been reported
 		case !used:
 			c.faultKey(p, "arg.unused", "this arg is in no part of the request")
@@ -786,7 +786,7 @@ func (c *opCheck) idempotency() {
 	if (i.Header == "") == (i.Body == "") {
 		c.fault(p, "idempotency", "the key goes into a header or into the body")
 	}
-	if formPatterns["header"].MatchString(i.Header) {
+	if formPatterns()["header"].MatchString(i.Header) {
 		switch why := headerAllowed(c.m, i.Header); {
 		case why != "" && !strings.EqualFold(i.Header, "Idempotency-Key"):
 			c.fault(at(p, "header"), "header.name", why)
@@ -926,7 +926,7 @@ func (c *opCheck) later() {
 		c.faultKey(c.at(key), "op.later", "this is said of writes")
 	}
 	if d := o.Deprecated; d != nil && d.Use != "" {
-		if formPatterns["op-id"].MatchString(d.Use) && (c.m.Op(d.Use) == nil || d.Use == o.Name) {
+		if formPatterns()["op-id"].MatchString(d.Use) && (c.m.Op(d.Use) == nil || d.Use == o.Name) {
 			c.fault(c.at("deprecated", "use"), "op.later", fmt.Sprintf("there is no other operation %q", clip(d.Use)))
 		}
 	}

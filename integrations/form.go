@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
@@ -45,15 +46,24 @@ var forms = map[string]form{
 	"date":             {"status.date", `^20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$`, "a day, such as 2026-12-02", checkDate},
 }
 
-var formPatterns = func() map[string]lazyRegexp {
-	m := make(map[string]lazyRegexp)
-	for name, f := range forms {
-		if f.pattern != "" {
-			m[name] = lazily(f.pattern)
+// patterns of forms, compiled as they are used. A function makes them, and no variable: what
+// the loader alone needs is not linked where it is not.
+var patterns struct {
+	once sync.Once
+	of   map[string]*lazyRegexp
+}
+
+func formPatterns() map[string]*lazyRegexp {
+	patterns.once.Do(func() {
+		patterns.of = make(map[string]*lazyRegexp)
+		for name, f := range forms {
+			if f.pattern != "" {
+				patterns.of[name] = lazily(f.pattern)
+			}
 		}
-	}
-	return m
-}()
+	})
+	return patterns.of
+}
 
 // misfit says how s differs from a form, and the rule that this breaks; msg is "" where
 // it does not differ.
@@ -62,7 +72,7 @@ func misfit(s, name string) (rule, msg string) {
 	switch {
 	case !ok:
 		panic("integrations: no form " + name)
-	case f.pattern != "" && !formPatterns[name].MatchString(s):
+	case f.pattern != "" && !formPatterns()[name].MatchString(s):
 		return f.rule, "this is not " + f.is
 	case f.check != nil:
 		if why := f.check(s); why != "" {

@@ -5,18 +5,28 @@ import (
 	"sync"
 )
 
-// A lazyRegexp is compiled when it is first used. Compiled at start, a package's patterns
-// take longer than all else that a Lambda function does before its first event.
-type lazyRegexp func() *regexp.Regexp
-
-func lazily(pattern string) lazyRegexp {
-	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
+// A lazyRegexp is compiled when it is first used. Compiled at start, a package's patterns take
+// longer than all else that a Lambda function does before its first event. It is plain data
+// until then: a program that uses none of them links no compiler of patterns.
+type lazyRegexp struct {
+	pattern string
+	once    sync.Once
+	re      *regexp.Regexp
 }
 
-func (l lazyRegexp) MatchString(s string) bool { return l().MatchString(s) }
+func lazily(pattern string) *lazyRegexp { return &lazyRegexp{pattern: pattern} }
 
-func (l lazyRegexp) FindStringSubmatch(s string) []string { return l().FindStringSubmatch(s) }
+func (l *lazyRegexp) compiled() *regexp.Regexp {
+	l.once.Do(func() { l.re = regexp.MustCompile(l.pattern) })
+	return l.re
+}
 
-func (l lazyRegexp) ReplaceAllString(s, with string) string { return l().ReplaceAllString(s, with) }
+func (l *lazyRegexp) MatchString(s string) bool { return l.compiled().MatchString(s) }
 
-func (l lazyRegexp) FindAllString(s string, n int) []string { return l().FindAllString(s, n) }
+func (l *lazyRegexp) FindStringSubmatch(s string) []string { return l.compiled().FindStringSubmatch(s) }
+
+func (l *lazyRegexp) ReplaceAllString(s, with string) string {
+	return l.compiled().ReplaceAllString(s, with)
+}
+
+func (l *lazyRegexp) FindAllString(s string, n int) []string { return l.compiled().FindAllString(s, n) }

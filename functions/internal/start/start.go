@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"regexp"
+	"strings"
 	"sync"
 
 	"github.com/aws/aws-lambda-go/lambda"
@@ -56,10 +56,19 @@ type perOrigin struct {
 	h    http.Handler
 }
 
-// gatewayName is compiled where it is needed: a start has no time for it.
-var gatewayName = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^[a-z0-9]+\.(execute-api\.[a-z0-9-]+\.amazonaws\.com(\.cn)?|lambda-url\.[a-z0-9-]+\.on\.aws)$`)
-})
+// isGatewayName says whether a name is one that Amazon gives: <id>.execute-api.<region>.amazonaws.com,
+// with .cn in China, or <id>.lambda-url.<region>.on.aws. It is code, so that a function links
+// no compiler of patterns.
+func isGatewayName(s string) bool {
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+	id, rest, _ := strings.Cut(s, ".")
+	kind, rest, _ := strings.Cut(rest, ".")
+	region, domain, _ := strings.Cut(rest, ".")
+	if id == "" || strings.Trim(id, letters) != "" || region == "" || strings.Trim(region, letters+"-") != "" {
+		return false
+	}
+	return kind == "execute-api" && (domain == "amazonaws.com" || domain == "amazonaws.com.cn") || kind == "lambda-url" && domain == "on.aws"
+}
 
 func (p *perOrigin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := p.of(r.Context(), event.InfoOf(r.Context()).Domain)
@@ -80,7 +89,7 @@ func (p *perOrigin) of(ctx context.Context, name string) http.Handler {
 	if p.h != nil && p.name == name {
 		return p.h
 	}
-	if !gatewayName().MatchString(name) {
+	if !isGatewayName(name) {
 		p.logger.ErrorContext(ctx, "CONNECT_PUBLIC_URL is not set, and the request came by a name of the operator's own, or by none")
 		return nil
 	}
