@@ -61,11 +61,15 @@ func (i *Instance) fail(w http.ResponseWriter, r *http.Request, err error) {
 	var e *refusal
 	if !errors.As(err, &e) {
 		e = refuse(http.StatusInternalServerError, "internal", "something is wrong here; the operator's log says where")
-		if r.Context().Err() == nil {
+		if r.Context().Err() != nil {
+			noteOf(r).code = "gone" // nobody waits for the answer
+		} else {
 			i.log.ErrorContext(r.Context(), "internal", "route", r.Pattern, "type", fmt.Sprintf("%T", err), "sqlite", sqliteCode(err))
 		}
 	}
-	noteOf(r).code = e.code
+	if n := noteOf(r); n.code == "" {
+		n.code = e.code
+	}
 	var out answerError
 	out.Error.Code, out.Error.Message, out.Error.Generation = e.code, e.message, e.generation
 	if e.wait > 0 {

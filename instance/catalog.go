@@ -41,6 +41,10 @@ type catalogAnswer struct {
 }
 
 func (i *Instance) getIntegrations(w http.ResponseWriter, r *http.Request) {
+	if wait := i.strangers.take(remote(r), i.now()); wait > 0 {
+		i.fail(w, r, tooMany(wait))
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Write(*i.catalog.body.Load())
 }
@@ -125,8 +129,8 @@ var errRegistry = errors.New("instance: the broker's answer is not a registry")
 
 // fetcher keeps the catalog fresh. While the broker is away the last one is served.
 func (i *Instance) fetcher(ctx context.Context) {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.TLSClientConfig = &tls.Config{RootCAs: i.cfg.RootCAs, MinVersion: tls.VersionTLS12}
+	t := &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSHandshakeTimeout: registryTimeout,
+		TLSClientConfig: &tls.Config{RootCAs: i.cfg.RootCAs, MinVersion: tls.VersionTLS12}}
 	client := &http.Client{Transport: t, Timeout: registryTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	defer t.CloseIdleConnections()
 	for {

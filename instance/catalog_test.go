@@ -117,6 +117,9 @@ func TestIntegrationsOfBroker(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	eventually(t, "an answer without a body", func() bool { _, n := b.count(); return n > 2 })
+	if strings.Contains(p.log.String(), "does not answer") {
+		t.Error("an answer without a body is taken for none")
+	}
 	// Whatever else comes changes nothing.
 	for name, answer := range map[string]struct {
 		status int

@@ -369,7 +369,7 @@ func (i *Instance) sweeper(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		if err := i.store.sweep(ctx, i.now()); err != nil && ctx.Err() == nil {
-			i.log.Error("sweep", "type", fmt.Sprintf("%T", err))
+			i.log.Error("sweep", "type", fmt.Sprintf("%T", err), "sqlite", sqliteCode(err))
 		}
 		i.links.sweep(i.now())
 		select {

@@ -3,6 +3,7 @@ package instance_test
 import (
 	"encoding/json"
 	"errors"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -197,4 +198,25 @@ func TestMembers(t *testing.T) {
 	if m, err := c.Member(ctx, i.ID()); err != nil || m.Day != nil { // and both log in anew by themselves
 		t.Errorf("a key of yesterday is still shown: %+v %v", m, err)
 	}
+}
+
+// TestFullSpace: a space holds ten thousand keys, and those that are in it go on.
+func TestFullSpace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "full.db")
+	db, err := instance.OldStore(path, instance.LastVersion())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = db.Exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9999)
+		INSERT INTO members (id, key, kind, joined_at) SELECT printf('%043d', i), x'', 'member', 1 FROM n`)
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, func(c *instance.Config) { c.DB = path })
+	_, last := p.join(t, "member")
+	var e *client.Error
+	if _, err := client.Dial(t.Context(), p.URL, identity(t), client.Options{Join: &client.Join{Kind: "member"}}); !errors.As(err, &e) || e.Code != "full" {
+		t.Errorf("one too many: %v", err)
+	}
+	p.dial(t, last, nil)
 }

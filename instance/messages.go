@@ -218,8 +218,8 @@ type messagesAnswer struct {
 var errCursor = refuse(http.StatusConflict, "cursor", "the cursor is ahead of this instance, whose store is older than what was read from it; begin again at 0")
 
 // readMessages returns what a reader has after since, in the order in which it came; thread
-// "" means all of it.
-func (i *Instance) readMessages(ctx context.Context, reader custody.KeyID, thread string, since int64, limit int) (*messagesAnswer, error) {
+// "" means all of it. limit and bytes bound the page, which holds one message at least.
+func (i *Instance) readMessages(ctx context.Context, reader custody.KeyID, thread string, since int64, limit, bytes int) (*messagesAnswer, error) {
 	tx, err := i.store.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true}) // one snapshot
 	if err != nil {
 		return nil, err
@@ -232,8 +232,11 @@ func (i *Instance) readMessages(ctx context.Context, reader custody.KeyID, threa
 	if since > out.Cursor {
 		return nil, errCursor
 	}
-	rows, err := tx.QueryContext(ctx, "SELECT seq, at, coalesce(until, 0), author, envelope FROM messages WHERE reader = ? AND seq > ? AND (until IS NULL OR until > ?) AND (? = '' OR thread = ?) ORDER BY seq LIMIT ?",
-		string(reader), since, i.now().Unix(), thread, thread, limit+1)
+	in, args := "", []any{string(reader), since, i.now().Unix(), limit + 1}
+	if thread != "" {
+		in, args = " AND thread = ?5", append(args, thread)
+	}
+	rows, err := tx.QueryContext(ctx, "SELECT seq, at, coalesce(until, 0), author, envelope FROM messages WHERE reader = ?1 AND seq > ?2 AND (until IS NULL OR until > ?3)"+in+" ORDER BY seq LIMIT ?4", args...)
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +248,7 @@ func (i *Instance) readMessages(ctx context.Context, reader custody.KeyID, threa
 		if err := rows.Scan(&m.Seq, &m.At, &m.Until, &m.Author, &text); err != nil {
 			return nil, err
 		}
-		if len(out.Messages) == limit || size >= pageBytes {
+		if len(out.Messages) == limit || size >= bytes {
 			out.More = true
 			out.Cursor = out.Messages[len(out.Messages)-1].Seq
 			break
@@ -276,7 +279,7 @@ func (i *Instance) getMessages(ctx context.Context, c *caller, r *http.Request, 
 	if t := q["thread"]; t != "" && !isID(t) {
 		return nil, refuse(http.StatusBadRequest, "malformed", "thread is 1 to 64 letters, digits, _, - and dots")
 	}
-	return i.readMessages(ctx, c.id, q["thread"], since, int(limit))
+	return i.readMessages(ctx, c.id, q["thread"], since, int(limit), pageBytes)
 }
 
 // deleteMessage lets a reader forget a message of her own log.

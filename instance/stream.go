@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,9 +15,10 @@ import (
 )
 
 const (
-	maxStreams      = 4096
+	maxStreams      = 2048
 	maxStreamsOfKey = 16
-	maxHello        = 512 // bytes
+	maxHello        = 512       // bytes
+	streamPage      = 128 << 10 // bytes that a stream holds at once, and one message more
 )
 
 // streamTimes are how long a stream waits for the other side.
@@ -123,6 +125,11 @@ func (i *Instance) getStream(w http.ResponseWriter, r *http.Request) {
 		i.fail(w, r, tooMany(wait))
 		return
 	}
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		w.Header().Set("Upgrade", "websocket")
+		i.fail(w, r, refuse(http.StatusUpgradeRequired, "upgrade", "this address is a WebSocket"))
+		return
+	}
 	conn, err := websocket.Accept(w, r, nil) // which looks at Origin, too
 	if err != nil {
 		noteOf(r).code = "upgrade"
@@ -216,7 +223,7 @@ func (i *Instance) send(ctx context.Context, conn *websocket.Conn, c *caller, cu
 				return errStopping
 			default:
 			}
-			page, err := i.readMessages(ctx, c.id, "", cursor, pageMessages)
+			page, err := i.readMessages(ctx, c.id, "", cursor, pageMessages, streamPage)
 			if err != nil {
 				return err
 			}

@@ -132,8 +132,8 @@ func TestStreamRefused(t *testing.T) {
 		}
 	}
 	// In an address or a header a session is none.
-	if a := p.ask(t, "GET", "/api/stream?session="+anna.session, anna.session, nil); a.status == 200 || a.status == 101 {
-		t.Errorf("%d", a.status)
+	if a := p.ask(t, "GET", "/api/stream?session="+anna.session, anna.session, nil); a.status != 426 || a.code != "upgrade" {
+		t.Errorf("%d %s", a.status, a.body)
 	}
 	for name, wrong := range map[string]struct {
 		headers []string

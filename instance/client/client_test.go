@@ -175,10 +175,12 @@ func TestHostileAnswers(t *testing.T) {
 	}
 	other, _ := i.Public().MarshalText()
 	for name, answer := range map[string]http.HandlerFunc{
-		"endless":       func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"id":"`+strings.Repeat("A", 5<<20)+`"}`) },
-		"not JSON":      func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `<html>`) },
-		"empty":         func(w http.ResponseWriter, _ *http.Request) {},
-		"a redirect":    func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", 307) },
+		"endless":  func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"id":"`+strings.Repeat("A", 5<<20)+`"}`) },
+		"not JSON": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `<html>`) },
+		"empty":    func(w http.ResponseWriter, _ *http.Request) {},
+		"a redirect": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+		},
 		"another's key": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, `{"id":"x","key":%q}`, other) },
 		"no key":        func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"id":"x"}`) },
 		"a long word": func(w http.ResponseWriter, _ *http.Request) {
@@ -209,11 +211,23 @@ func TestHostileAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, _ := foreign.Marshal()
+	var lied, elsewhere []byte // to the reader, but said to be another's, or of another space
 	s = start(t, "home", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, `{"messages":[{"seq":1,"author":%q,"envelope":%s},{"seq":2,"envelope":{}},{"seq":3}],"cursor":3}`, i.ID(), text)
+		fmt.Fprintf(w, `{"messages":[{"seq":1,"author":%q,"envelope":%s},{"seq":2,"envelope":{}},{"seq":3},{"seq":4,"author":"x","envelope":%s},{"seq":5,"author":%q,"envelope":%s}],"cursor":5}`,
+			i.ID(), text, lied, i.ID(), elsewhere)
 	})
-	c, _ = dial(t, s)
-	if page, err := c.Since(t.Context(), 0); err != nil || len(page.Messages) != 0 || page.Cursor != 3 {
+	c, me := dial(t, s)
+	for _, to := range []struct {
+		space string
+		text  *[]byte
+	}{{"home", &lied}, {"work", &elsewhere}} {
+		e, err := i.SealMessage(me.Public(), nil, custody.Header{Space: to.space, Thread: "t"}, &custody.Say{V: 1, ID: custody.NewID(), At: 1, Text: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		*to.text, _ = e.Marshal()
+	}
+	if page, err := c.Since(t.Context(), 0); err != nil || len(page.Messages) != 0 || page.Cursor != 5 {
 		t.Errorf("%+v %v", page, err)
 	}
 }
