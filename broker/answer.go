@@ -35,14 +35,16 @@ var operatorCodes = []string{
 
 // unknownClient says that the provider refused the client itself.
 func unknownClient(e *RefreshError) bool {
-	return e.Class == Misconfigured && slices.Contains([]string{"invalid_client", "incorrect_client_credentials", "invalid_client_id", "invalid_client_secret", "bad_client_id", "bad_client_secret"}, strings.ToLower(e.Code))
+	return e.Class == Misconfigured && !e.Spent && slices.Contains([]string{"invalid_client", "incorrect_client_credentials", "invalid_client_id", "invalid_client_secret", "bad_client_id", "bad_client_secret"}, strings.ToLower(e.Code))
 }
 
 // readToken reads a token endpoint's answer: the pair first, all else as far as it can be
-// read. A rotated pair is never lost to an odd field beside it.
+// read. A rotated pair is never lost to an odd field beside it. An answer that is neither a
+// pair nor a clear no may stand for a token that was redeemed.
 func readToken(o *integrations.OAuth, r *reply, now time.Time) (*tokenAnswer, error) {
+	spent := r.status < 300
 	fail := func(class Class, code string) (*tokenAnswer, error) {
-		return nil, &RefreshError{Class: class, Code: code, RetryAfter: retryAfter(r.header, now), Status: r.status}
+		return nil, &RefreshError{Class: class, Code: code, RetryAfter: retryAfter(r.header, now), Status: r.status, Spent: spent}
 	}
 	if r.status >= 300 && r.status < 400 {
 		return fail(Temporary, "redirect")
@@ -68,6 +70,12 @@ func readToken(o *integrations.OAuth, r *reply, now time.Time) (*tokenAnswer, er
 		return n
 	}
 	access, _ := at(obj, name("access_token")).(string)
+	switch {
+	case stands(at(obj, name("access_token"))) || stands(at(obj, name("refresh_token"))):
+		spent = true // whatever stands beside it
+	case code != "" || at(top, "ok") == false:
+		spent = false // a no, as some say it inside a 200
+	}
 	if code != "" || at(top, "ok") == false || r.status >= 400 || access == "" {
 		return fail(classify(o, r.status, code, msg))
 	}
@@ -78,7 +86,11 @@ func readToken(o *integrations.OAuth, r *reply, now time.Time) (*tokenAnswer, er
 		return fail(Misconfigured, "token_type") // trying again would not change it
 	}
 	a := &tokenAnswer{access: access}
-	if s, ok := at(obj, name("refresh_token")).(string); ok && goodToken(s) {
+	if v := at(obj, name("refresh_token")); stands(v) {
+		s, _ := v.(string)
+		if !goodToken(s) {
+			return fail(Misconfigured, "token_form") // to go on with the old one would be to keep a spent one
+		}
 		a.refresh = s
 	}
 	a.expiresIn = lifetime(o, obj, name, access, dateOf(r.header, now))
@@ -102,6 +114,10 @@ func readToken(o *integrations.OAuth, r *reply, now time.Time) (*tokenAnswer, er
 	}
 	return a, nil
 }
+
+// stands says whether a token's member holds anything: some write null, "" or false where
+// there is none.
+func stands(v any) bool { return v != nil && v != "" && v != false }
 
 // passing says whether a status is of a trouble that passes, whatever stands in the body.
 func passing(status int) bool {

@@ -342,7 +342,7 @@ func (b *Broker) outcome(r *http.Request, m *integrations.Manifest, f *flow, q u
 		out.Scopes = asked
 	}
 	if a.refresh != "" {
-		out.Refresh = integrations.NewSecret(b.wrapToken(m.ID, f.Return.Origin, a.refresh))
+		out.Refresh = integrations.NewSecret(b.wrapToken(m.ID, wrapped{a.refresh, f.Return.Origin, vouched(o, a)}))
 	}
 	for _, k := range o.CallbackKeep {
 		if v := q.Get(k); v != "" && len(v) <= 512 && len(q[k]) == 1 {

@@ -118,15 +118,16 @@ func (c proofClaims) GetIssuer() (string, error)                   { return "", 
 func (c proofClaims) GetSubject() (string, error)                  { return "", nil }
 func (c proofClaims) GetAudience() (jwt.ClaimStrings, error)       { return nil, nil }
 
-// checkProof holds a request's proof against the key that its token is bound to.
-func (c *tokenChecker) checkProof(r *http.Request, token, jkt string) error {
+// checkProof holds a request's proof against the key that its token is bound to. What it
+// returns is remembered by whoever takes the proof.
+func (c *tokenChecker) checkProof(r *http.Request, token, jkt string) (id string, err error) {
 	hs := r.Header.Values("DPoP")
 	if len(hs) != 1 || len(hs[0]) > 4096 {
-		return errProof
+		return "", errProof
 	}
 	var claims proofClaims
 	parser := jwt.NewParser(jwt.WithValidMethods([]string{"EdDSA", "ES256"}), jwt.WithStrictDecoding(), jwt.WithoutClaimsValidation())
-	_, err := parser.ParseWithClaims(hs[0], &claims, func(t *jwt.Token) (any, error) {
+	_, err = parser.ParseWithClaims(hs[0], &claims, func(t *jwt.Token) (any, error) {
 		if t.Header["typ"] != "dpop+jwt" || t.Header["crit"] != nil {
 			return nil, errProof
 		}
@@ -150,23 +151,24 @@ func (c *tokenChecker) checkProof(r *http.Request, token, jkt string) error {
 	sum := sha256.Sum256([]byte(token))
 	if err != nil || claims.Method != r.Method || claims.URL != c.origin+r.URL.Path || claims.ID == "" || len(claims.ID) > 128 ||
 		claims.Token != base64.RawURLEncoding.EncodeToString(sum[:]) {
-		return errProof
+		return "", errProof
 	}
 	now := c.now()
 	if claims.Issued <= 0 || claims.Issued > 1<<40 {
-		return errProof
+		return "", errProof
 	}
 	if off := time.Unix(claims.Issued, 0).Sub(now.Truncate(time.Second)); off > proofSkew || off < -proofSkew {
-		return &clockError{off}
+		return "", &clockError{off}
 	}
-	if !c.proofs.first(jkt+"."+claims.ID, now) {
-		return errProof
+	if id = jkt + "." + claims.ID; c.proofs.known(id) {
+		return "", errProof // without a call of the holder's: whoever replays it is somebody else
 	}
-	return nil
+	return id, nil
 }
 
 // A proofSet remembers the proofs of the last minutes, so that none is taken twice by this
-// process. Where more come than it holds, the oldest half goes.
+// process. Where more come than it holds, the oldest half goes: what one instance may call
+// in that time fits six times into a half.
 type proofSet struct {
 	mu       sync.Mutex
 	new, old map[string]bool
@@ -176,6 +178,15 @@ type proofSet struct {
 // maxProofs bounds each half.
 const maxProofs = 20_000
 
+// known says whether a proof is remembered.
+func (s *proofSet) known(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.new[id] || s.old[id]
+}
+
+// first remembers a proof, and says whether it was not yet. Between known and first another
+// request may have brought it.
 func (s *proofSet) first(id string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,9 +9,11 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +28,10 @@ var discardLog = log.New(io.Discard, "", 0)
 
 // boundToken makes a token that is bound to a key.
 func boundToken(t *testing.T, s *brokertest.Server, key crypto.PublicKey) string {
+	return boundTokenOf(t, s, "instance-2", key)
+}
+
+func boundTokenOf(t *testing.T, s *brokertest.Server, issuer string, key crypto.PublicKey) string {
 	t.Helper()
 	jkt, err := broker.Thumbprint(key)
 	if err != nil {
@@ -33,7 +39,7 @@ func boundToken(t *testing.T, s *brokertest.Server, key crypto.PublicKey) string
 	}
 	now := s.Clock.Now()
 	token, err := broker.SignToken(s.InstanceKey(), "i1", broker.Claims{Origins: []string{brokertest.Instance}, Bound: &broker.Confirmation{JKT: jkt}, RegisteredClaims: jwt.RegisteredClaims{
-		Issuer: "instance-2", Audience: jwt.ClaimStrings{s.URL}, ID: "jti-2", IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(24 * time.Hour)),
+		Issuer: issuer, Audience: jwt.ClaimStrings{s.URL}, ID: "jti-2", IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(24 * time.Hour)),
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -159,6 +165,62 @@ func proofRows(t *testing.T) {
 		Issuer: "i", Audience: jwt.ClaimStrings{"b"}, ID: "j", IssuedAt: jwt.NewNumericDate(time.Unix(1, 0)), ExpiresAt: jwt.NewNumericDate(time.Unix(2, 0)),
 	}}); err == nil {
 		t.Error("a token is bound to what is no thumbprint")
+	}
+}
+
+// TestProofFlood: one holder's calls, however many, do not make the broker forget another's
+// proof; and a proof that is shown again costs its holder nothing.
+func TestProofFlood(t *testing.T) {
+	if testing.Short() {
+		t.Skip("40,000 signatures")
+	}
+	s := brokertest.New(t, brokertest.Options{})
+	newKey := func() ed25519.PrivateKey {
+		_, key, err := ed25519.GenerateKey(rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+	victim, mallory := newKey(), newKey()
+	victims, mallorys := boundTokenOf(t, s, "victim", victim.Public()), boundTokenOf(t, s, "mallory", mallory.Public())
+	prove := func(key crypto.Signer, token, id string) string {
+		p, err := broker.SignProof(key, "POST", s.URL+"/api/refresh", token, id, s.Clock.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	send := func(token, proof string) int {
+		r := httptest.NewRequest("POST", "/api/refresh", strings.NewReader(`{}`))
+		r.Header = http.Header{"Content-Type": {"application/json"}, "Authorization": {"DPoP " + token}, "Dpop": {proof}}
+		w := httptest.NewRecorder()
+		s.Broker.ServeHTTP(w, r)
+		return w.Code
+	}
+	once := prove(victim, victims, "once")
+	if got := send(victims, once); got != 404 { // taken, and then there is no such service
+		t.Fatalf("a proof: %d", got)
+	}
+	limited := 0
+	for i := range 40_001 {
+		if send(mallorys, prove(mallory, mallorys, fmt.Sprint("m", i))) == 429 {
+			limited++
+		}
+	}
+	if limited != 40_001-600 {
+		t.Errorf("%d of 40001 calls are over the limit", limited)
+	}
+	for range 1000 {
+		if got := send(victims, once); got != 401 {
+			t.Fatalf("the proof again: %d", got)
+		}
+	}
+	if got := send(victims, prove(victim, victims, "next")); got != 404 {
+		t.Errorf("the holder's next call: %d", got)
+	}
+	if got := send(mallorys, "x.y.z"); got != 401 {
+		t.Errorf("over the limit and without a proof: %d", got)
 	}
 }
 

@@ -560,7 +560,11 @@ func (e *endpoint) checkRevoke(t *testing.T, s *brokertest.Server, id, secret st
 		t.Fatalf("the facts have a revocation at %q, said is %v", e.Revoke.URL, r)
 	}
 	keep := map[string]string{"stripe_user_id": "acct_1", "merchant_id": "m_1"}
-	p, err := s.PostJSON("/api/revoke", instanceToken(s), map[string]any{"service": e.ID, "secret": "at-1", "refresh": s.Broker.Wrap(e.ID, brokertest.Instance, "rt-1"), "keep": keep})
+	wrap := s.Broker.Wrap(e.ID, brokertest.Instance, "rt-1")
+	if r != nil && r["style"] == "deauthorize" {
+		wrap = s.Broker.WrapKept(e.ID, brokertest.Instance, "rt-1", keep[r["param"].(string)])
+	}
+	p, err := s.PostJSON("/api/revoke", instanceToken(s), map[string]any{"service": e.ID, "secret": "at-1", "refresh": wrap, "keep": keep})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,12 +11,19 @@ import (
 
 // Wrap is what a refresh token of the provider's leaves the broker as.
 func (b *Broker) Wrap(service, origin, refresh string) string {
-	return b.wrapToken(service, origin, refresh)
+	return b.wrapToken(service, wrapped{refresh: refresh, origin: origin})
+}
+
+// WrapKept is Wrap where the provider gave a value beside the pair, by which it ends the
+// connection.
+func (b *Broker) WrapKept(service, origin, refresh, value string) string {
+	return b.wrapToken(service, wrapped{refresh, origin, vouch(value)})
 }
 
 // Unwrap is the way back.
 func (b *Broker) Unwrap(service string, origins []string, wrapped string) (refresh, origin string, err error) {
-	return b.unwrapToken(service, origins, wrapped)
+	w, err := b.unwrapToken(service, origins, wrapped)
+	return w.refresh, w.origin, err
 }
 
 // DialUpstream dials as the client of token endpoints does.

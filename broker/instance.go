@@ -114,8 +114,9 @@ var errToken = errors.New("no valid instance token")
 // maxAuthorization bounds the header that carries a token.
 const maxAuthorization = 8192
 
-// check returns the claims of a request's token. Every fault is the same error, but for a
-// clockError: what else is wrong with a token is nothing for its holder to learn here.
+// check returns the claims of a request's token, and takes one call of its instance's. Every
+// fault of the token is the same error, but for a clockError: what else is wrong with it is
+// nothing for its holder to learn here. A call too many is a *RefreshError, with the claims.
 func (c *tokenChecker) check(r *http.Request) (*Claims, error) {
 	auth := r.Header.Values("Authorization")
 	if len(auth) != 1 || len(auth[0]) > maxAuthorization {
@@ -129,11 +130,18 @@ func (c *tokenChecker) check(r *http.Request) (*Claims, error) {
 	if err != nil {
 		return nil, err
 	}
-	if claims.Bound == nil {
-		return claims, nil
+	proof := ""
+	if claims.Bound != nil {
+		if proof, err = c.checkProof(r, text, claims.Bound.JKT); err != nil {
+			return nil, err
+		}
 	}
-	if err := c.checkProof(r, text, claims.Bound.JKT); err != nil {
-		return nil, err
+	if wait := c.rate.take(claims.Issuer, c.now()); wait > 0 {
+		return claims, &RefreshError{Class: Temporary, Code: "too_many", RetryAfter: wait}
+	}
+	// Only now: a holder over the limit would push others' proofs out of the memory.
+	if proof != "" && !c.proofs.first(proof, c.now()) {
+		return nil, errProof
 	}
 	return claims, nil
 }

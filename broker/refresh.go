@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -15,34 +16,63 @@ import (
 	"github.com/elevenmessenger/connect/integrations"
 )
 
+// A wrapped is what stands inside a wrap.
+type wrapped struct {
+	refresh string // the provider's token
+	origin  string // the consented one, to which the wrap is bound
+	vouched string // of vouched; "" where the provider said nothing of the kind, and in older wraps
+}
+
+// vouched returns the digest of the kept value by which the service ends this connection,
+// where ending one takes that value alone and the provider gave it beside the pair. It is
+// sealed into the wrap: anybody can know another account's id. What an address brought back
+// (callback_keep) the person herself could have written, and is not vouched for.
+func vouched(o *integrations.OAuth, a *tokenAnswer) string {
+	if o.Revoke == nil || o.Revoke.Style != "deauthorize" || a.keep[o.Revoke.Param] == "" {
+		return ""
+	}
+	return vouch(a.keep[o.Revoke.Param])
+}
+
+func vouch(value string) string {
+	sum := sha256.Sum256([]byte(value))
+	return string(sum[:])
+}
+
 // wrapToken wraps a provider's refresh token for one service and one consented origin:
 // rt1.<kid>.<sealed>. Whoever holds it can redeem it only here.
-func (b *Broker) wrapToken(service, origin, refresh string) string {
-	kid, sealed := b.wrap.seal([]byte(refresh), service, origin)
+func (b *Broker) wrapToken(service string, w wrapped) string {
+	text := w.refresh
+	if w.vouched != "" {
+		text += "\x00" + w.vouched // no token has a zero byte
+	}
+	kid, sealed := b.wrap.seal([]byte(text), service, w.origin)
 	return "rt1." + kid + "." + base64.RawURLEncoding.EncodeToString(sealed)
 }
 
-// unwrapToken returns the provider's token, and the caller's origin that it belongs to.
-func (b *Broker) unwrapToken(service string, origins []string, wrapped string) (refresh, origin string, err error) {
-	rest, ok := strings.CutPrefix(wrapped, "rt1.")
+// unwrapToken opens a wrap that is bound to one of the caller's origins.
+func (b *Broker) unwrapToken(service string, origins []string, wrap string) (wrapped, error) {
+	rest, ok := strings.CutPrefix(wrap, "rt1.")
 	kid, text, ok2 := strings.Cut(rest, ".")
-	if !ok || !ok2 || len(wrapped) > 11264 {
-		return "", "", errSealed
+	if !ok || !ok2 || len(wrap) > 11264 {
+		return wrapped{}, errSealed
 	}
 	sealed, err := decode64(text)
 	if err != nil {
-		return "", "", errSealed
+		return wrapped{}, errSealed
 	}
 	for _, o := range origins {
 		pt, err := b.wrap.open(kid, sealed, service, o)
 		if errors.Is(err, errUnknownKey) {
-			return "", "", err
+			return wrapped{}, err
 		}
 		if err == nil {
-			return string(pt), o, nil
+			w := wrapped{origin: o}
+			w.refresh, w.vouched, _ = strings.Cut(string(pt), "\x00")
+			return w, nil
 		}
 	}
-	return "", "", errSealed
+	return wrapped{}, errSealed
 }
 
 type refreshRequest struct {
@@ -64,7 +94,7 @@ func (b *Broker) refresh(ctx context.Context, claims *Claims, req *refreshReques
 	if err != nil {
 		return nil, &refusal{http.StatusBadRequest, "malformed"}
 	}
-	token, origin, err := b.unwrapToken(m.ID, claims.Origins, req.Refresh)
+	w, err := b.unwrapToken(m.ID, claims.Origins, req.Refresh)
 	switch {
 	case errors.Is(err, errUnknownKey):
 		return nil, &RefreshError{Class: Misconfigured, Code: "unknown_wrapping_key"}
@@ -79,21 +109,28 @@ func (b *Broker) refresh(ctx context.Context, claims *Claims, req *refreshReques
 	if err != nil {
 		return nil, &refusal{http.StatusBadRequest, "malformed"}
 	}
-	a, err := b.refreshAt(ctx, m, token)
+	a, err := b.refreshAt(ctx, m, w.refresh)
 	if err != nil {
 		return nil, err
 	}
 	out := &custody.RefreshAnswer{Secret: integrations.NewSecret(a.access), Refresh: integrations.NewSecret(req.Refresh), Same: true,
 		ExpiresIn: a.expiresIn, Scopes: a.scopes, Keep: a.keep}
-	if a.refresh != "" && a.refresh != token {
-		out.Refresh, out.Same = integrations.NewSecret(b.wrapToken(m.ID, origin, a.refresh)), false
+	next := w
+	if a.refresh != "" {
+		next.refresh = a.refresh
+	}
+	if v := vouched(m.Auth.OAuth, a); v != "" {
+		next.vouched = v
+	}
+	if next != w {
+		out.Refresh, out.Same = integrations.NewSecret(b.wrapToken(m.ID, next)), false
 	}
 	env, err := sealer.Seal(out)
 	if err != nil {
 		// Too large with what came beside the pair: the pair itself always fits.
 		out.Scopes, out.Keep = nil, nil
 		if env, err = sealer.Seal(out); err != nil {
-			return nil, &RefreshError{Class: Temporary, Code: "unsealable"}
+			return nil, &RefreshError{Class: Temporary, Code: "unsealable", Spent: true}
 		}
 	}
 	return env, nil
@@ -131,10 +168,14 @@ func (b *Broker) revoke(ctx context.Context, claims *Claims, req *revokeRequest,
 			return nil, &refusal{http.StatusBadRequest, "malformed"}
 		}
 	}
-	refresh := ""
+	// Whoever ends a connection holds it: what is public of it, as an account's id, is not enough.
+	if req.Secret == "" && req.Refresh == "" {
+		return nil, &refusal{http.StatusBadRequest, "malformed"}
+	}
+	var w wrapped
 	if req.Refresh != "" {
 		var err error
-		if refresh, _, err = b.unwrapToken(m.ID, claims.Origins, req.Refresh); errors.Is(err, errUnknownKey) {
+		if w, err = b.unwrapToken(m.ID, claims.Origins, req.Refresh); errors.Is(err, errUnknownKey) {
 			return nil, &RefreshError{Class: Misconfigured, Code: "unknown_wrapping_key"}
 		} else if err != nil {
 			return nil, &refusal{http.StatusUnauthorized, "unauthorized"}
@@ -150,26 +191,30 @@ func (b *Broker) revoke(ctx context.Context, claims *Claims, req *revokeRequest,
 		return &revokeAnswer{Why: "it would end more than this connection, and this broker's operator does not allow that"}, nil
 	case v.Style == "deauthorize" && req.Keep[v.Param] == "":
 		return &revokeAnswer{Why: "what the service asks for was not kept"}, nil
+	case v.Style == "deauthorize" && w.vouched == "":
+		return &revokeAnswer{Why: "the broker cannot tell whose account it is: the connection's refresh token is missing, or from before that stood in it; renewing the connection mends the second"}, nil
+	case v.Style == "deauthorize" && w.vouched != vouch(req.Keep[v.Param]):
+		return nil, &refusal{http.StatusBadRequest, "malformed"} // another account's
 	}
 	ctx, cancel := b.upstream.within(ctx)
 	defer cancel()
 	switch {
 	case v.Style == "deauthorize":
 		return b.revokeAt(ctx, m, "", req.Keep)
-	case v.Takes == "refresh" && refresh != "":
-		return b.revokeAt(ctx, m, refresh, nil)
-	case v.Takes == "refresh" || req.Secret == "" && refresh == "":
+	case v.Takes == "refresh" && w.refresh != "":
+		return b.revokeAt(ctx, m, w.refresh, nil)
+	case v.Takes == "refresh":
 		return &revokeAnswer{Why: "the token that the service asks for is not at hand"}, nil
 	}
 	if req.Secret != "" {
 		ans, err := b.revokeAt(ctx, m, req.Secret, nil)
-		if err != nil || !ans.gone || refresh == "" {
+		if err != nil || !ans.gone || w.refresh == "" {
 			return ans, err
 		}
 	}
 	// The access token has run out, and its connection lives on in the refresh token, which
 	// the service does not take: a fresh access token ends both.
-	a, err := b.refreshAt(ctx, m, refresh)
+	a, err := b.refreshAt(ctx, m, w.refresh)
 	var re *RefreshError
 	switch {
 	case errors.As(err, &re) && re.Class == Dead:
@@ -177,7 +222,11 @@ func (b *Broker) revoke(ctx context.Context, claims *Claims, req *revokeRequest,
 	case err != nil:
 		return nil, err
 	}
-	return b.revokeAt(ctx, m, a.access, nil)
+	ans, err := b.revokeAt(ctx, m, a.access, nil)
+	if errors.As(err, &re) {
+		re.Spent = true // the fresh pair goes no further than here
+	}
+	return ans, err
 }
 
 // revokeAt makes the call that ends a connection.

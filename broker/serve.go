@@ -26,7 +26,7 @@ type Class string
 const (
 	Dead          Class = "dead"          // the provider ended it: reconnect
 	Temporary     Class = "temporary"     // try again, not before RetryAfter
-	Misconfigured Class = "misconfigured" // the operator's to mend; nothing is lost
+	Misconfigured Class = "misconfigured" // the operator's to mend; nothing is lost, unless it is Spent
 )
 
 // A RefreshError is a failure at a provider, or before it. It never holds anything that the
@@ -36,6 +36,10 @@ type RefreshError struct {
 	Code       string        // from the manifest's lists, or one of our own; may be ""
 	RetryAfter time.Duration // zero where the provider did not say
 	Status     int           // the provider's; 0 where it did not answer
+
+	// Spent says that the provider was asked and may have redeemed the token, and that what
+	// it answered is lost.
+	Spent bool
 }
 
 func (e *RefreshError) Error() string {
@@ -81,7 +85,12 @@ func serveJSON[Req, Resp any](b *Broker, f func(ctx context.Context, claims *Cla
 		}
 		claims, err := b.tokens.check(r)
 		var off *clockError
+		var failed *RefreshError
 		switch {
+		case errors.As(err, &failed): // over its limit
+			noteOf(r.Context()).instance = claims.Issuer
+			b.failClass(w, r, failed)
+			return
 		case errors.As(err, &off):
 			b.failClock(w, r, off)
 			return
@@ -91,10 +100,6 @@ func serveJSON[Req, Resp any](b *Broker, f func(ctx context.Context, claims *Cla
 			return
 		}
 		noteOf(r.Context()).instance = claims.Issuer
-		if wait := b.tokens.rate.take(claims.Issuer, b.cfg.Now()); wait > 0 {
-			b.failClass(w, r, &RefreshError{Class: Temporary, Code: "too_many", RetryAfter: wait})
-			return
-		}
 		body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 		switch {
 		case len(body) > maxBody:
@@ -111,7 +116,6 @@ func serveJSON[Req, Resp any](b *Broker, f func(ctx context.Context, claims *Cla
 		}
 		resp, err := f(r.Context(), claims, req, body)
 		var refused *refusal
-		var failed *RefreshError
 		switch {
 		case err == nil:
 			w.Header().Set("Content-Type", "application/json")
@@ -155,7 +159,8 @@ func (b *Broker) failClass(w http.ResponseWriter, r *http.Request, e *RefreshErr
 		Class      Class  `json:"class"`
 		Code       string `json:"code,omitempty"`
 		RetryAfter int64  `json:"retry_after,omitempty"`
-	}{e.Class, e.Code, int64((e.RetryAfter + time.Second - 1) / time.Second)}
+		Spent      bool   `json:"spent,omitzero"`
+	}{e.Class, e.Code, int64((e.RetryAfter + time.Second - 1) / time.Second), e.Spent}
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	if out.RetryAfter > 0 {

@@ -1321,7 +1321,8 @@ var _ = threat("X15_revoke_reaches_no_further", func(t *testing.T) {
 	wide := brokertest.New(t, brokertest.Options{Config: func(c *broker.Config) { c.AllowWiderRevoke = true }})
 	for _, service := range []string{"hubspot", "stripe"} {
 		wide.Upstream.Reset()
-		p := revoke(wide, map[string]any{"service": service, "secret": "x", "refresh": live(wide, service), "keep": map[string]string{"stripe_user_id": "acct_1"}})
+		wrap := wide.Broker.WrapKept(service, brokertest.Instance, wide.Upstream.NewRefresh(""), "acct_1")
+		p := revoke(wide, map[string]any{"service": service, "secret": "x", "refresh": wrap, "keep": map[string]string{"stripe_user_id": "acct_1"}})
 		if p.Body != "{\"revoked\":true}" || wide.Upstream.Secret() != 1 {
 			t.Errorf("%s, allowed: %s, %d calls", service, p.Body, wide.Upstream.Secret())
 		}

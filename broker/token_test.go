@@ -25,6 +25,7 @@ type refreshed struct {
 	Code   string
 	Error  string // of a refusal
 	Retry  int64
+	Spent  bool
 }
 
 // outcome is the class and code of a failure, the code of a refusal, or "ok".
@@ -98,12 +99,13 @@ func openRefresh(p *brokertest.Page, body []byte, key *custody.Identity) (*refre
 		Class broker.Class `json:"class"`
 		Code  string       `json:"code"`
 		Retry int64        `json:"retry_after"`
+		Spent bool         `json:"spent"`
 		Error string       `json:"error"`
 	}
 	if err := json.Unmarshal([]byte(p.Body), &v); err != nil {
 		return nil, err
 	}
-	r.Class, r.Code, r.Retry, r.Error = v.Class, v.Code, v.Retry, v.Error
+	r.Class, r.Code, r.Retry, r.Error, r.Spent = v.Class, v.Code, v.Retry, v.Error, v.Spent
 	if (v.Class == "") == (v.Error == "") {
 		return nil, errors.New("a failure has either a class or an error: " + p.Body)
 	}

@@ -112,13 +112,13 @@ func (u *upstream) do(ctx context.Context, build func() (*http.Request, error)) 
 		case err == nil:
 			return r, nil
 		case r != nil:
-			return nil, &RefreshError{Class: Temporary, Code: "unreadable", Status: r.status}
+			return nil, &RefreshError{Class: Temporary, Code: "unreadable", Status: r.status, Spent: true}
 		case !sent && try == 0 && ctx.Err() == nil:
 			continue
 		}
 		if sent {
 			// The caller learns that the token may be spent: it is not redeemed again lightly.
-			return nil, &RefreshError{Class: Temporary, Code: "no_answer"}
+			return nil, &RefreshError{Class: Temporary, Code: "no_answer", Spent: true}
 		}
 		return nil, &RefreshError{Class: Temporary, Code: "unreachable"}
 	}
@@ -294,7 +294,7 @@ func (b *Broker) token(ctx context.Context, m *integrations.Manifest, g grantReq
 		}
 		var re *RefreshError
 		if errors.As(err, &re) && re.Code == "not_json" && ctx.Err() != nil {
-			re.Code = "unreadable" // the provider ended its answer when it was hung up on
+			re.Code, re.Spent = "unreadable", true // the provider ended its answer when it was hung up on
 		}
 		return err
 	})

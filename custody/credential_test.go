@@ -1,7 +1,9 @@
 package custody
 
 import (
+	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,6 +54,45 @@ func TestCredentialBlob(t *testing.T) {
 		if err := memory.See(must(OpenCredential(s.ada, step.e))); !errors.Is(err, step.want) {
 			t.Errorf("got %v, want %v", err, step.want)
 		}
+	}
+}
+
+// TestMemoryOfContent: what a device wrote is the same when it comes back, and nothing else
+// of its generation is. A memory of before, without a sum, is still read, and takes one.
+func TestMemoryOfContent(t *testing.T) {
+	s := newStage(t)
+	c := new(Credential)
+	if err := parse(validMessages(t)["credential"], MaxMessage, 1, c); err != nil {
+		t.Fatal(err)
+	}
+	again := must(OpenCredential(s.ada, must(c.Seal(s.ada, "space"))))
+	other := *again
+	other.Secret, other.Account = integrations.NewSecret("secret-z"), &Account{ID: "2", Label: "mallory"}
+	memory := make(Memory)
+	memory.Confirm(c)
+	if err := memory.See(again); err != nil {
+		t.Errorf("its own: %v", err)
+	}
+	if err := memory.See(&other); !errors.Is(err, ErrOlder) {
+		t.Errorf("another secret and account: %v", err)
+	}
+	kept := string(must(json.Marshal(memory)))
+	if strings.Contains(kept, "secret-a") || strings.Contains(kept, wrapA) || !strings.Contains(kept, `"sum":"`) {
+		t.Errorf("it is kept as %s", kept)
+	}
+
+	memory = nil
+	if err := json.Unmarshal([]byte(`{"c1":{"generation":7,"pair":3,"cap":"write"}}`), &memory); err != nil {
+		t.Fatal(err)
+	}
+	if b := must(json.Marshal(memory)); strings.Contains(string(b), "sum") {
+		t.Errorf("no sum is written as %s", b)
+	}
+	if err := memory.See(again); err != nil {
+		t.Errorf("after a memory of before: %v", err)
+	}
+	if err := memory.See(&other); !errors.Is(err, ErrOlder) {
+		t.Errorf("another, after that: %v", err)
 	}
 }
 

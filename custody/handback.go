@@ -150,7 +150,7 @@ func (c *Credential) take(h *Handback) *Credential {
 	if !h.Refresh.IsZero() {
 		n.Refresh = h.Refresh
 	}
-	if h.Keep != nil {
+	if len(h.Keep) > 0 { // an empty one and none are the same
 		n.Keep = h.Keep
 	}
 	return &n

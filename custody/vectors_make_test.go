@@ -481,6 +481,7 @@ func messageVectors(t *testing.T) []*vector {
 		{"say_propose", "args_surrogate", "", "malformed", `"r1"`, `"\udc00\ud800"`},
 		{"say_propose", "op", "", "malformed", `"book"`, `"book a room"`},
 		{"say_event", "list", "", "malformed", `"event":{"type":"listed","result":[1.0,null]}`, `"event":[]`},
+		{"snapshot", "null", "null is no value", "malformed", `{"open":[1,2.50,null],"é":"é"}`, `null`},
 		{"snapshot", "empty", "", "malformed", `{"open":[1,2.50,null],"é":"é"}`, ``},
 		{"op", "v", "", "version", `"v":2`, `"v":3`},
 		{"op", "v_old", "an op of before has no v at all", "version", `"v":2`, `"v":1`},
@@ -816,7 +817,7 @@ func handbackVectors(t *testing.T) []*vector {
 		}
 		v := &vector{Name: "handback_" + name, Kind: "handback", About: about, Expect: expect, Credential: credential, Handback: string(must(marshal(h)))}
 		if expect == "success" {
-			v.Pair, v.Generation = 4, 8
+			v.Pair, v.Generation, v.Keep = 4, 8, map[string]string{"tenant": "t1"}
 		}
 		all = append(all, v)
 		return v
@@ -825,7 +826,9 @@ func handbackVectors(t *testing.T) []*vector {
 	add("next", "", "success", wrapA, same)
 	add("constant", "the provider gave no other refresh token", "success", wrapA, func(h *Handback) { h.Refresh = integrations.Secret{} })
 	add("no_end", "", "success", wrapA, func(h *Handback) { h.ExpiresAt = 0 })
-	add("keep", "", "success", wrapA, func(h *Handback) { h.Keep = map[string]string{"b": "2", "a": "é"} })
+	add("keep", "", "success", wrapA, func(h *Handback) { h.Keep = map[string]string{"b": "2", "a": "é"} }).Keep = map[string]string{"b": "2", "a": "é"}
+	empty := add("keep_empty", "an empty map is an absent one: the old values stay", "success", wrapA, same)
+	empty.Handback = strings.Replace(empty.Handback, `"obtained_at"`, `"keep":{},"obtained_at"`, 1)
 	add("other_link", "made with another refresh token: another account's pair", "link", wrapB, same)
 	add("other_connection", "", "link", wrapA, func(h *Handback) { h.Credential = "c2" })
 	add("replayed", "the stored pair once more", "older", wrapA, func(h *Handback) { h.Pair = 3 })
@@ -857,7 +860,7 @@ func handbackVectors(t *testing.T) []*vector {
 			Envelope: string(must(e.Marshal())), Proof: RotatedProof(integrations.NewSecret(presented), e).String(),
 		}
 		if expect == "success" {
-			v.Pair, v.Generation = pair, 8
+			v.Pair, v.Generation, v.Keep = pair, 8, map[string]string{"tenant": "t1"}
 		}
 		all = append(all, v)
 	}
@@ -885,6 +888,10 @@ func fragmentVectors(t *testing.T) []*vector {
 	add("parts", "", fragment+".x")
 	add("loose", "", fragment[:len(fragment)-1]+"_")
 	add("to", "", strings.Replace(fragment, string(e.To), string(e.To)[1:], 1))
+	add("largest", "exactly 65,536 characters: it is looked at, and is no base64url", fragment)
+	all[len(all)-1].PadTo = MaxMessage
+	add("too_big", "one character more", fragment)
+	all[len(all)-1].PadTo, all[len(all)-1].Expect = MaxMessage+1, "too_big"
 	return all
 }
 
@@ -953,6 +960,7 @@ func memoryVectors() []*vector {
 	step := func(do, expect string, generation, pair int64, cap integrations.Access) memoryStep {
 		return memoryStep{Do: do, ID: "c1", Generation: generation, Pair: pair, Cap: cap, Expect: expect}
 	}
+	holds := func(secret string, s memoryStep) memoryStep { s.Secret = secret; return s }
 	v := func(name, about string, steps ...memoryStep) *vector {
 		return &vector{Name: "memory_" + name, Kind: "memory", About: about, Expect: "success", Steps: steps}
 	}
@@ -961,6 +969,9 @@ func memoryVectors() []*vector {
 		v("older", "an old blob is put back", step("see", "success", 3, 2, "read"), step("see", "older", 2, 2, "read"), step("see", "success", 3, 2, "read")),
 		v("older_pair", "a newer blob with a dead pair", step("see", "success", 3, 2, "read"), step("see", "older", 4, 1, "read")),
 		v("other", "another blob of the same generation", step("see", "success", 3, 2, "read"), step("see", "older", 3, 3, "read")),
+		v("other_content", "another secret in a blob of the same generation and pair", holds("a", step("see", "success", 3, 2, "read")), holds("b", step("see", "older", 3, 2, "read")),
+			holds("a", step("see", "success", 3, 2, "read")), holds("b", step("see", "success", 4, 2, "read"))),
+		v("other_content_confirmed", "what this device has made itself is held as well", holds("a", step("confirm", "success", 3, 2, "read")), holds("b", step("see", "older", 3, 2, "read"))),
 		v("cap_lowered", "the cap that was lowered here comes back", step("see", "success", 1, 1, "write"), step("confirm", "success", 2, 1, "read"), step("see", "older", 1, 1, "write"), step("see", "older", 2, 1, "write"), step("see", "wider", 3, 1, "write")),
 		v("cap_raised", "another device raised it, and the member says so", step("see", "success", 1, 1, "read"), step("see", "wider", 2, 1, "write"), step("confirm", "success", 2, 1, "write"), step("see", "success", 2, 1, "write")),
 		v("cap_lowered_elsewhere", "", step("see", "success", 1, 1, "write"), step("see", "success", 2, 1, "read"), step("see", "wider", 3, 1, "write")),

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -61,6 +62,8 @@ type vector struct {
 	Pair       int64  `json:"pair,omitempty"`
 	Generation int64  `json:"generation,omitempty"`
 
+	Keep map[string]string `json:"keep,omitempty"`
+
 	Request *grantVector `json:"request,omitempty"`
 	Now     int64        `json:"now,omitempty"`
 	Grant   string       `json:"grant,omitempty"`
@@ -89,6 +92,7 @@ type memoryStep struct {
 	Generation int64               `json:"generation,omitempty"`
 	Pair       int64               `json:"pair,omitempty"`
 	Cap        integrations.Access `json:"cap,omitempty"`
+	Secret     string              `json:"secret,omitempty"`
 	Expect     string              `json:"expect"`
 }
 
@@ -245,7 +249,7 @@ func (v *vector) run(t *testing.T) error {
 	case "handback", "rotated":
 		return v.runHandback(t)
 	case "fragment":
-		e, err := ParseFragment(v.JSON)
+		e, err := ParseFragment(v.JSON + strings.Repeat("=", max(0, v.PadTo-len(v.JSON))))
 		if err != nil {
 			return err
 		}
@@ -257,7 +261,7 @@ func (v *vector) run(t *testing.T) error {
 	case "memory":
 		m := make(Memory)
 		for i, s := range v.Steps {
-			c := &Credential{ID: s.ID, Generation: s.Generation, Pair: s.Pair, Cap: s.Cap}
+			c := &Credential{ID: s.ID, Generation: s.Generation, Pair: s.Pair, Cap: s.Cap, Secret: integrations.NewSecret(s.Secret)}
 			var err error
 			switch s.Do {
 			case "see":
@@ -269,6 +273,11 @@ func (v *vector) run(t *testing.T) error {
 			}
 			if got := outcome(err); got != s.Expect {
 				t.Errorf("step %d: %s, want %s", i, got, s.Expect)
+			}
+			kept := must(json.Marshal(m)) // as after a restart
+			m = nil
+			if err := json.Unmarshal(kept, &m); err != nil {
+				t.Fatal(err)
 			}
 		}
 		return nil
@@ -403,6 +412,9 @@ func (v *vector) runHandback(t *testing.T) error {
 	}
 	if n.Pair != v.Pair || n.Generation != v.Generation || n.Secret != h.Secret {
 		t.Errorf("pair %d, generation %d; want %d, %d and the new secret", n.Pair, n.Generation, v.Pair, v.Generation)
+	}
+	if !maps.Equal(n.Keep, v.Keep) {
+		t.Errorf("it keeps %v, want %v", n.Keep, v.Keep)
 	}
 	return nil
 }

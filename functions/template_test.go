@@ -461,7 +461,7 @@ func rights(function string, policies any) []string {
 // wantRoutes is every route, with the function that serves it.
 var wantRoutes = map[string]string{
 	"GET /registry": "RegistryFunction", "HEAD /registry": "RegistryFunction", "OPTIONS /registry": "RegistryFunction", "ANY /registry/{id}": "RegistryFunction",
-	"GET /healthz": "RegistryFunction", "GET /api/oauth/config": "ConfigFunction", "OPTIONS /api/oauth/config": "ConfigFunction",
+	"GET /healthz": "RegistryFunction", "GET /api/oauth/config": "ConfigFunction", "HEAD /api/oauth/config": "ConfigFunction", "OPTIONS /api/oauth/config": "ConfigFunction",
 	"GET /oauth/{service}/authorize": "OAuthCallbackFunction", "POST /oauth/{service}/authorize": "OAuthCallbackFunction", "GET /oauth/{service}/callback": "OAuthCallbackFunction",
 	"POST /api/refresh": "RefreshFunction", "POST /api/revoke": "RefreshFunction",
 }

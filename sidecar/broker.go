@@ -38,7 +38,7 @@ type Class string
 const (
 	Dead          Class = "dead"          // the provider ended it: reconnect
 	Temporary     Class = "temporary"     // try again, not before RetryAfter
-	Misconfigured Class = "misconfigured" // an operator's to mend; nothing is lost
+	Misconfigured Class = "misconfigured" // an operator's to mend; nothing is lost: never Sent
 )
 
 // A BrokerError is a refresh or revocation that did not work. It holds nothing that a
@@ -291,13 +291,15 @@ func capped(seconds int64) time.Duration {
 	return time.Duration(min(max(seconds, 0), int64(maxRetryAfter/time.Second))) * time.Second
 }
 
-// refused reads an answer that is none. The broker's own words tell whether the provider was
-// asked; an answer of 5xx in other words is a gateway's, which may have cut off the broker's.
+// refused reads an answer that is none. The broker's own word tells whether the provider may
+// have redeemed the token; an answer of 5xx in other words is a gateway's, which may have cut
+// off the broker's.
 func refused(data []byte, status int) *BrokerError {
 	var a struct {
 		Class      Class  `json:"class"`
 		Code       string `json:"code"`
 		RetryAfter int64  `json:"retry_after"`
+		Spent      bool   `json:"spent"`
 		Error      string `json:"error"`
 	}
 	e := &BrokerError{Class: Temporary, Code: "gateway", Status: status, Sent: status >= 500 || status < 300}
@@ -307,7 +309,9 @@ func refused(data []byte, status int) *BrokerError {
 	switch {
 	case a.Class == Dead || a.Class == Temporary || a.Class == Misconfigured:
 		e.Class, e.Code, e.RetryAfter = a.Class, plainCode(a.Code), capped(a.RetryAfter)
-		e.Sent = a.Code == "no_answer" || a.Code == "unreadable" || a.Code == "unsealable"
+		if e.Sent = a.Spent; e.Sent && e.Class == Misconfigured {
+			e.Class = Temporary // that the operator mends it would not bring the pair back
+		}
 	case a.Error == "unauthorized" || a.Error == "clock":
 		e.Class, e.Code, e.Sent = Misconfigured, plainCode(a.Error), false
 	case a.Error == "no_refresh":

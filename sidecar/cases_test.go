@@ -18,7 +18,9 @@ import (
 func renewing(t *testing.T, service string, opts ...func(*Config)) (*stage, *custody.Credential, func() *order) {
 	s := newStage(t, opts...)
 	s.rotates(3600)
-	s.provider.answer(func(w http.ResponseWriter, r *http.Request) { jsonAnswer(200, `{"login":"ada","id":7,"portalId":1}`)(w, r) })
+	s.provider.answer(func(w http.ResponseWriter, r *http.Request) {
+		jsonAnswer(200, `{"login":"ada","id":7,"portalId":1}`)(w, r)
+	})
 	op := "whoami"
 	if service == "hubspot" {
 		op = "account_details"
@@ -49,7 +51,9 @@ var _ = reported("case_001", func(t *testing.T) { // several refresh the same pa
 	}
 	// Nothing of the flight is left, also where it fails.
 	f, _, order := renewing(t, "hubspot")
-	f.refreshes(func(w http.ResponseWriter, _ int, _ string) *custody.RefreshAnswer { return says(w, 503, `{"class":"temporary"}`) })
+	f.refreshes(func(w http.ResponseWriter, _ int, _ string) *custody.RefreshAnswer {
+		return says(w, 503, `{"class":"temporary"}`)
+	})
 	f.want(t, f.send(order()), codeTemporary, 0, 1)
 	for _, x := range []*stage{s, f} {
 		var leases int
@@ -228,7 +232,7 @@ var _ = reported("case_013", func(t *testing.T) { // the answer never arrives; t
 	s.want(t, s.send(s.later(order())), codeReconnect, 0, 1)
 
 	// With one, it is tried once more, within it.
-	s, c, order := renewing(t, "github", graceful("30"))
+	s, c, order := renewing(t, "github", graceful)
 	losing(s, true)
 	s.want(t, s.send(order()), codeTemporary, 0, 1)
 	s.restart() // also after a crash
@@ -237,17 +241,28 @@ var _ = reported("case_013", func(t *testing.T) { // the answer never arrives; t
 	s.want(t, out, "ok", 1, 2)
 	s.take(c, out)
 
-	s, _, order = renewing(t, "github", graceful("30"))
+	s, _, order = renewing(t, "github", graceful)
 	losing(s, true)
 	s.want(t, s.send(order()), codeTemporary, 0, 1)
 	s.now.forward(time.Minute)
 	s.want(t, s.send(order()), codeReconnect, 0, 1) // too late
 
-	s, _, order = renewing(t, "github", graceful("30"))
+	s, _, order = renewing(t, "github", graceful)
 	s.refreshes(func(w http.ResponseWriter, n int, refresh string) *custody.RefreshAnswer { return lost(w) })
 	for i, want := range []string{codeTemporary, codeTemporary, codeReconnect, codeReconnect} {
 		s.want(t, s.send(order()), want, 0, min(i+1, 2))
 		s.now.forward(2 * time.Second)
+	}
+
+	// The broker's own word that the provider may have redeemed it counts, whatever the class.
+	for _, class := range []string{"temporary", "misconfigured"} {
+		for service, want := range map[string]string{"github": codeReconnect, "hubspot": codeTemporary} {
+			s, _, order := renewing(t, service)
+			s.refreshes(func(w http.ResponseWriter, _ int, _ string) *custody.RefreshAnswer {
+				return says(w, 503, `{"class":"`+class+`","code":"x","spent":true}`)
+			})
+			s.want(t, s.send(order()), want, 0, 1)
+		}
 	}
 
 	// A constant token is lost by nothing.
@@ -273,7 +288,9 @@ var _ = reported("case_015", func(t *testing.T) { // who asked hangs up; a 400 c
 	for _, status := range []int{400, 401, 403, 409} {
 		for _, body := range []string{`{"message":"Bad Request"}`, `Unauthorized`, `<html>`, ``, `{"class":"unheard-of"}`} {
 			s, _, order := renewing(t, "github")
-			s.refreshes(func(w http.ResponseWriter, n int, refresh string) *custody.RefreshAnswer { return says(w, status, body) })
+			s.refreshes(func(w http.ResponseWriter, n int, refresh string) *custody.RefreshAnswer {
+				return says(w, status, body)
+			})
 			s.want(t, s.send(order()), codeTemporary, 0, 1)
 			if t.Failed() {
 				t.Fatal(status, body)

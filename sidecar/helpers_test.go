@@ -147,24 +147,24 @@ func (s *stage) accepts(h http.HandlerFunc, tokens ...string) {
 }
 
 // graceful is the registry with a grace for GitHub's old refresh tokens.
-func graceful(seconds string) func(*Config) {
-	return func(c *Config) {
-		files := fstest.MapFS{}
-		dir := os.DirFS("../integrations/registry")
-		for _, name := range must(fs.Glob(dir, "*.json")) {
-			data := must(fs.ReadFile(dir, name))
-			if name == "github.json" {
-				old := `"refresh": { "rotates": true }`
-				if strings.Count(string(data), old) != 1 {
-					panic("github.json has another form")
-				}
-				data = []byte(strings.Replace(string(data), old, `"refresh": { "rotates": true, "reuse_grace_s": `+seconds+` }`, 1))
+func graceful(c *Config) { c.Registry = withGrace() }
+
+var withGrace = sync.OnceValue(func() *integrations.Registry {
+	files := fstest.MapFS{}
+	dir := os.DirFS("../integrations/registry")
+	for _, name := range must(fs.Glob(dir, "*.json")) {
+		data := must(fs.ReadFile(dir, name))
+		if name == "github.json" {
+			old := `"refresh": { "rotates": true }`
+			if strings.Count(string(data), old) != 1 {
+				panic("github.json has another form")
 			}
-			files[name] = &fstest.MapFile{Data: data}
+			data = []byte(strings.Replace(string(data), old, `"refresh": { "rotates": true, "reuse_grace_s": 30 }`, 1))
 		}
-		c.Registry = must(integrations.Load(files))
+		files[name] = &fstest.MapFile{Data: data}
 	}
-}
+	return must(integrations.Load(files))
+})
 
 // second starts another sidecar of the same bot in the same folder; the two share a clock.
 func (s *stage) second() *stage {

@@ -126,7 +126,9 @@ func TestStandingRuns(t *testing.T) {
 	// She renews it by an operation of her own.
 	s.now.forward(3 * time.Hour)
 	s.forget()
-	next = s.take(next, s.send(s.order(next, "whoami", `{}`)))
+	if next = s.take(next, s.send(s.order(next, "whoami", `{}`))); next.Pair != 7 {
+		t.Errorf("she holds %d", next.Pair)
+	}
 	s.now.forward(3 * time.Hour)
 	s.restart()
 	s.forget()

@@ -125,12 +125,15 @@ const (
 	testThread = "thread-1"
 )
 
+// builtIn is the registry that the program has; it is read once, since that takes long.
+var builtIn = sync.OnceValue(func() *integrations.Registry { return must(integrations.Default()) })
+
 // newStage starts one. The process is a minute old, so that writes run; opts change the
 // configuration before.
 func newStage(t testing.TB, opts ...func(*Config)) *stage {
 	t.Helper()
 	s := &stage{t: t, dir: t.TempDir(), bot: must(custody.NewIdentity()), ada: must(custody.NewIdentity()), eve: must(custody.NewIdentity()),
-		registry: must(integrations.Default()), now: new(clock)}
+		registry: builtIn(), now: new(clock)}
 	var hosts []string
 	to := make(map[string]string)
 	for _, m := range s.registry.All() {

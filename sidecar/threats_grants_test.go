@@ -263,9 +263,9 @@ var _ = threat("G4_a_write_runs_once", func(t *testing.T) {
 		s.want(t, two.read(s.ada, d), "ok", 1, 0)
 	})
 	t.Run("the same ids with the pair", func(t *testing.T) {
-		s, o, _ := stage(t, 3*time.Hour) // so that the key stays at home
-		c := s.connection("github", integrations.Write, 3*time.Hour)
-		o = s.order(c, "open_issue", openIssue)
+		s, _, _ := stage(t, 0)
+		c := s.connection("github", integrations.Write, 3*time.Hour) // so that the key stays at home
+		o := s.order(c, "open_issue", openIssue)
 		s.accepts(opened, "at2-fake")
 		s.want(t, s.send(o), codeNeedsPair, 1, 0)
 		s.want(t, s.read(s.ada, s.delivery(o)), codeNeedsPair, 1, 0) // without the pair it never runs again

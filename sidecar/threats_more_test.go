@@ -186,7 +186,9 @@ var _ = threat("G7_poisoned_rotation", func(t *testing.T) {
 	t.Run("tokens that are made up", func(t *testing.T) {
 		// They cost the broker's refusal, and leave nothing on the disk.
 		s := newStage(t)
-		s.refreshes(func(w http.ResponseWriter, _ int, _ string) *custody.RefreshAnswer { return says(w, 401, `{"error":"unauthorized"}`) })
+		s.refreshes(func(w http.ResponseWriter, _ int, _ string) *custody.RefreshAnswer {
+			return says(w, 401, `{"error":"unauthorized"}`)
+		})
 		for i := range 20 {
 			c := s.connection("github", integrations.Read, 10*time.Second)
 			c.Refresh = secret(fmt.Sprintf("rt1.k.junk%d", i))
@@ -218,7 +220,11 @@ var _ = threat("G8_lent_to_one_group", func(t *testing.T) {
 		t.Errorf("minted for another group: %v", err)
 	}
 	// What that group gets is a token without its key: it cannot redeem.
-	two := newStage(t, func(c *Config) { c.Group = "group-2"; c.Brokers[0].Origin = s.broker.URL; c.Brokers[0].Client = s.broker.client() })
+	two := newStage(t, func(c *Config) {
+		c.Group = "group-2"
+		c.Brokers[0].Origin = s.broker.URL
+		c.Brokers[0].Client = s.broker.client()
+	})
 	two.accepts(me)
 	o := two.order(two.connection("github", integrations.Read, 0), "whoami", `{}`)
 	two.want(t, two.send(o), codeNeedsPair, 1, 0)

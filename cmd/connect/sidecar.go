@@ -42,16 +42,17 @@ const (
 
 // A sidecarDaemon is what the flags of connect sidecar say.
 type sidecarDaemon struct {
-	home                           sidecarHome
-	registry                       registryFlag
-	network                        networkFlags
-	bots, brokers                  []string
-	instance, space, inviteFile    string
-	tokenFiles                     []string
-	secretFile, listen, bearerFile string
-	operations, queue, member      int
-	opTimeout                      time.Duration
-	noLegacy                       bool
+	home                        sidecarHome
+	registry                    registryFlag
+	network                     networkFlags
+	replicas                    replicaFlags
+	bots, brokers               []string
+	instance, space, inviteFile string
+	tokenFiles                  []string
+	listen, bearerFile          string
+	operations, queue, member   int
+	opTimeout                   time.Duration
+	noLegacy                    bool
 }
 
 func (c *cli) sidecarCommand() *cobra.Command {
@@ -66,7 +67,9 @@ docs/sidecar-openapi.json describes that API.
 
 A bot's key is made on the first run. It is a file in the folder that nobody else may read,
 or NAME.pem among systemd's credentials (LoadCredential), or with --keychain in the
-operating system's keychain. Processes that share a folder count as one.
+operating system's keychain. Processes that share a folder count as one: one of them receives
+from the instance, and another takes over when it ends. Replicas on several machines share
+a NATS bucket (--replicas); there one alone has --instance.
 
 The broker's token comes from --instance-token-file or $` + envInstanceToken + `, an invite to the
 instance's space from --invite-file or $` + envInstanceInvite + `.
@@ -86,7 +89,7 @@ ends the program at once. The log is JSON, to standard error, and holds no conte
 	f.StringVar(&d.inviteFile, "invite-file", "", "take the invite to the instance's space from `FILE` (mode 0600)")
 	f.StringArrayVar(&d.brokers, "broker", nil, "the `URL` of a broker that renews members' connections; may be repeated")
 	f.StringArrayVar(&d.tokenFiles, "instance-token-file", nil, "take a broker's token for the instance from `FILE` (mode 0600); may be repeated")
-	f.StringVar(&d.secretFile, "replica-secret-file", "", "take the secret that replicas on several machines share from `FILE` (mode 0600)")
+	d.replicas.add(cmd)
 	f.StringVar(&d.listen, "listen", "", "answer the bot's program on unix:PATH or a loopback `ADDRESS:PORT`; left out, a socket in the folder")
 	f.StringVar(&d.bearerFile, "bearer-file", "", "the token that an address asks for is in `FILE` (mode 0600), which is made where it is not there")
 	f.IntVar(&d.operations, "max-operations", sidecarOperations, "run at most `N` operations at once")
@@ -116,6 +119,9 @@ func (d *sidecarDaemon) check() error {
 		return usagef("name it: --instance https://chat.example", "--space and --invite-file belong to an instance")
 	case len(d.brokers) == 0 && len(d.tokenFiles) > 0:
 		return usagef("name it: --broker https://connect.example", "--instance-token-file belongs to a broker")
+	}
+	if err := d.replicas.check(); err != nil {
+		return err
 	}
 	if d.instance != "" {
 		o, err := daemonOrigin(d.instance)
@@ -212,15 +218,8 @@ func (d *sidecarDaemon) run(ctx context.Context, c *cli) error {
 	if cfg.Brokers, err = d.clients(logger); err != nil {
 		return err
 	}
-	if d.secretFile != "" {
-		text, err := readSecret("--replica-secret-file", d.secretFile)
-		if err != nil {
-			return err
-		}
-		if len(text) < 32 {
-			return usagef("such as: (umask 077; head -c 32 /dev/urandom | base64 > FILE)", "--replica-secret-file: the file holds less than 32 characters")
-		}
-		cfg.Secret = []byte(text)
+	if cfg.Secret, err = d.replicas.secret(); err != nil {
+		return err
 	}
 	invite := strings.TrimSpace(os.Getenv(envInstanceInvite))
 	if d.inviteFile != "" {
@@ -261,6 +260,11 @@ func (d *sidecarDaemon) run(ctx context.Context, c *cli) error {
 	if cfg.Group, err = db.group(ctx, cfg.Secret); err != nil {
 		return fmt.Errorf("the sidecar's state: %w", err)
 	}
+	var leave func()
+	if cfg.Replicas, leave, err = d.replicas.open(ctx, &d.network, cfg.Group); err != nil {
+		return err
+	}
+	defer leave()
 	ln, err := at.listen()
 	if err != nil {
 		return err

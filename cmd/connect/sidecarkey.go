@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/elevenmessenger/connect/custody"
-	"github.com/elevenmessenger/connect/integrations"
 	"github.com/elevenmessenger/connect/sidecar"
 )
 
@@ -31,7 +30,7 @@ func (h *sidecarHome) keys(ctx context.Context, dir string, named []string, db *
 		if errors.Is(err, errNoKey) {
 			switch {
 			case last != "":
-				return nil, refusedf("put it back where it was (--keychain, LoadCredential, or the file from a backup); connect sidecar key rotate " + name + " makes a new one", "%s", "the key of " + name + " is not there any more")
+				return nil, refusedf("put it back where it was (--keychain, LoadCredential, or the file from a backup); connect sidecar key rotate "+name+" makes a new one", "the key of %s is not there any more", name)
 			case !make:
 				return nil, usagef("connect sidecar key --bot "+name+" makes it", "there is no bot called %s in the folder", name)
 			}
@@ -206,7 +205,8 @@ func (h *sidecarHome) rotate(ctx context.Context, dir, name string, db *sidecarD
 	case err != nil:
 		return nil, err
 	case waiting > 0 && !losePairs:
-		return nil, refusedf("run the sidecar until connect sidecar status shows an empty outbox, or say --lose-pairs", "%s", fmt.Sprintf("%d renewed connections have not reached their members yet, who would have to connect anew", waiting))
+		return nil, refusedf("run the sidecar until connect sidecar status shows an empty outbox, or say --lose-pairs",
+			"%d renewed connections have not reached their members yet, who would have to connect anew", waiting)
 	}
 	if err := store.replace(name, text); err != nil {
 		return nil, err

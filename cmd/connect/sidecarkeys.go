@@ -11,7 +11,6 @@ import (
 	"github.com/zalando/go-keyring"
 
 	"github.com/elevenmessenger/connect/custody"
-	"github.com/elevenmessenger/connect/integrations"
 )
 
 // keychainService is what the operating system's keychain calls our entries.
@@ -153,7 +152,7 @@ func (k keyStore) replace(name string, text []byte) error {
 	}
 	if dir := os.Getenv("CREDENTIALS_DIRECTORY"); filepath.IsAbs(dir) {
 		if _, err := os.Stat(filepath.Join(dir, name+".pem")); err == nil {
-			return refusedf("put another key there; docs/operating.md says how", "%s", "the key of " + name + " is a systemd credential, which this program only reads")
+			return refusedf("put another key there; docs/operating.md says how", "the key of %s is a systemd credential, which this program only reads", name)
 		}
 	}
 	temp, err := writeTemp(filepath.Join(k.dir, sidecarBots), text)

@@ -105,7 +105,7 @@ func askSidecar(ctx context.Context, at sidecarAddress, token integrations.Secre
 		return nil, &noSidecarError{err}
 	}
 	if res.StatusCode != http.StatusOK {
-		return nil, refusedf("give the same --listen and --bearer-file as to the sidecar", "%s", fmt.Sprintf("what listens there answers %d", res.StatusCode))
+		return nil, refusedf("give the same --listen and --bearer-file as to the sidecar", "what listens there answers %d", res.StatusCode)
 	}
 	return body, nil
 }

@@ -46,7 +46,6 @@ type access struct {
 type refresh struct {
 	*family
 	used time.Time
-	n    int
 }
 
 func newProvider(t testing.TB) *provider {

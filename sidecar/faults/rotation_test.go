@@ -421,3 +421,74 @@ func TestRefreshKeepsNoConnection(t *testing.T) {
 		t.Errorf("three refreshes went out on %d connections", n)
 	}
 }
+
+// TestKilledAmongMany kills one of two processes while it renews a pair for which 60
+// operations wait in both. Those of the dead process are brought to the other one.
+func TestKilledAmongMany(t *testing.T) {
+	for _, tt := range []struct{ step, want string }{
+		{"outbox", "ok"},          // the pair is on the disk
+		{"answered", "reconnect"}, // the answer is lost, and nobody asks for it again
+	} {
+		t.Run(tt.step, func(t *testing.T) {
+			p := newProvider(t)
+			s := newScene(t, must(filepath.Abs("testdata/registry")), host, "http://"+p.addr, 1, 0)
+			s.setup.LeaseTTL = leaseTime
+			s.start(2)
+			code, f := p.consent("strict", 60)
+			cred, err := s.connect("strict", code, s.now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := s.member(cred)
+			const n = 60
+			var orders [n]command
+			for i := range orders {
+				orders[i] = must(m.post(read()))
+			}
+			asked, all := make(chan struct{}), make(chan struct{})
+			p.onRedeem(f, func() { close(asked); <-all })
+			s.all[0].call(command{Do: "kill", Step: tt.step, Nth: 1})
+			results := make(map[string]int)
+			var mu sync.Mutex
+			var wg sync.WaitGroup
+			ask := func(i int) {
+				l, alive := s.all[i%2].call(orders[i])
+				if !alive {
+					l, alive = s.all[1].call(orders[i])
+				}
+				one := &member{id: m.id, bot: m.bot, reg: m.reg, now: m.now, blob: m.blob}
+				r, took, err := one.take(l.All)
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil || !alive || r == nil {
+					t.Errorf("no answer: %s, %v", l.Err, err)
+					return
+				}
+				got := "ok"
+				if r.Error != nil {
+					got = r.Error.Code
+				}
+				if got == "ok" && !(took && p.alive(one.credential().Secret.Reveal())) {
+					t.Error("an answer came without a pair that works")
+				}
+				results[got]++
+			}
+			wg.Go(func() { ask(0) })
+			<-asked
+			for i := 1; i < n; i++ {
+				wg.Go(func() { ask(i) })
+			}
+			time.Sleep(100 * time.Millisecond) // they wait by then
+			close(all)
+			wg.Wait()
+			if !s.all[0].dead() {
+				t.Fatal("the process was not killed")
+			}
+			tally := p.tally(f)
+			t.Logf("killed at %s: answers %v, redemptions %d", tt.step, results, tally.redemptions)
+			if results[tt.want] != n || tally.redemptions != 1 || tally.twice != 0 {
+				t.Errorf("answers %v, %d redemptions, %d twice", results, tally.redemptions, tally.twice)
+			}
+		})
+	}
+}

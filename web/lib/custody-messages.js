@@ -164,6 +164,11 @@ const point = (n) => {
 /** @type {Reader<JSONText>} */
 const any = (n, text) => new JSONText(text.slice(n.start, n.end));
 /** @type {Reader<JSONText>} */
+const anyValue = (n, text) => {
+  if (n.kind === 'null') throw malformed('null is no value');
+  return any(n, text);
+};
+/** @type {Reader<JSONText>} */
 const anyObject = (n, text) => {
   if (n.kind !== '{') throw malformed('a value is not an object');
   return any(n, text);
@@ -212,7 +217,7 @@ const FORMS = {
     window: object({ days: list(str), from: str, to: str, tz: str }),
   }),
   say: object({ v: int, id: str, at: int, text: str, propose: proposal, event: anyObject, charter: anyObject, receipt: anyObject }),
-  snapshot: any,
+  snapshot: anyValue,
   op: object({ v: int, id: str, service: str, op: str, args: anyObject, grant: envelope }),
   result: object({
     v: int, id: str, ok: bool, result: any, next: anyObject, handback: envelope,
@@ -308,6 +313,7 @@ function checkEnvelope(e, purpose) {
  * @returns {Envelope}
  */
 export function parseFragment(s) {
+  if (byteLength(s) > MAX_MESSAGE) throw new CustodyError('too_big', `at most ${MAX_MESSAGE} bytes are read`);
   const part = s.split('.');
   need(part.length === 5 && part[0] === 'v1', 'the fragment is not v1 and four parts');
   const [, to, service, access, ct] = /** @type {[string, string, string, string, string]} */ (/** @type {unknown} */ (part));

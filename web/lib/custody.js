@@ -497,7 +497,7 @@ function takes(c, h) {
 function replaced(c, h) {
   return {
     ...c, generation: (c.generation ?? 0) + 1, pair: h.pair, secret: h.secret, expires_at: h.expires_at, obtained_at: h.obtained_at,
-    refresh: h.refresh || c.refresh, keep: h.keep ?? c.keep,
+    refresh: h.refresh || c.refresh, keep: h.keep && Object.keys(h.keep).length ? h.keep : c.keep,
   };
 }
 
@@ -644,11 +644,13 @@ export function mintRevoke(c, now) {
 /**
  * What one device remembers of its member's connections, so that whoever stores the blobs cannot
  * bring back an older one. `seen` is plain data, to be kept beside the device's key.
+ * @typedef {{generation: number, pair: number, cap: string, sum?: string}} Seen sum is of what is in
+ *   the credential; none where an older program remembered it
  */
 export class Memory {
-  /** @param {Record<string, {generation: number, pair: number, cap: string}>} [seen] */
+  /** @param {Record<string, Seen>} [seen] */
   constructor(seen = {}) {
-    /** @type {Map<string, {generation: number, pair: number, cap: string}>} */
+    /** @type {Map<string, Seen>} */
     this.seen = new Map(Object.entries(seen));
   }
 
@@ -661,29 +663,53 @@ export class Memory {
    * asked first. Where all is well it is remembered.
    * @param {Credential} c
    */
-  see(c) {
+  async see(c) {
+    const sum = await sumOf(c);
     const s = this.seen.get(c.id);
     if (s) {
       const [generation, pair, wide, wasWide] = [c.generation ?? 0, c.pair ?? 0, capAllows(c, 'write'), s.cap === 'write'];
-      const other = generation === s.generation && (pair !== s.pair || wide !== wasWide);
+      const other = generation === s.generation && (pair !== s.pair || wide !== wasWide || (!!s.sum && s.sum !== sum));
       if (generation < s.generation || pair < s.pair || other) throw new CustodyError('older', 'older than what this device has seen');
       if (wide && !wasWide) throw new CustodyError('wider', 'it allows more than what was last set on this device');
     }
-    this.confirm(c);
+    this.#remember(c, sum);
   }
 
   /**
    * Remembers what this device has made, or whose wider cap the member has agreed to.
    * @param {Credential} c
    */
-  confirm(c) {
-    this.seen.set(c.id, { generation: c.generation ?? 0, pair: c.pair ?? 0, cap: c.cap ?? '' });
+  async confirm(c) {
+    this.#remember(c, await sumOf(c));
+  }
+
+  /** @param {Credential} c @param {string} sum */
+  #remember(c, sum) {
+    this.seen.set(c.id, { generation: c.generation ?? 0, pair: c.pair ?? 0, cap: c.cap ?? '', sum });
   }
 
   /** Remembers that a connection has ended. @param {string} id */
   remove(id) {
     this.seen.set(id, { generation: 2 ** 52 + 1, pair: 0, cap: '' });
   }
+}
+
+/** Tells one content of a generation from another. @param {Credential} c */
+const sumOf = (c) => digest('memory', jcs(filled(c)));
+
+/**
+ * A value without its empty members, which are as absent ones.
+ * @param {any} v
+ * @returns {any}
+ */
+function filled(v) {
+  if (!isObj(v)) return v;
+  const out = Object.create(null);
+  for (const [name, member] of Object.entries(v)) {
+    const m = filled(member);
+    if (m && (typeof m !== 'object' || Object.keys(m).length)) out[name] = m;
+  }
+  return out;
 }
 
 // Small things
