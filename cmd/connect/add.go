@@ -9,11 +9,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/elevenmessenger/connect/custody"
 	"github.com/elevenmessenger/connect/integrations"
+	"github.com/elevenmessenger/connect/sidecar"
 )
 
 func (c *cli) addCommand() *cobra.Command {
@@ -32,10 +34,12 @@ func (c *cli) addCommand() *cobra.Command {
 		Long: `Add takes a token, asks the service whose it is, and stores it sealed to this member's own
 key, in a folder that nobody else reads. "connect op" then needs no token. The connection
 is read-only unless --write says otherwise. A service may be connected with several
-accounts; adding one that is stored already replaces its token.
+accounts; adding one that is stored already replaces its token, and the one before is ended
+at the service where that can be done alone. Otherwise it is said that it works on.
 
 With --broker no token is pasted: the service asks on its own page in a browser on this
-machine, and what comes back is sealed to this program alone. To be renewed before its end,
+machine, and what comes back is sealed to this program alone. Look whose account it says: with --write
+it is asked once more. To be renewed before its end,
 and to be ended at the service by "connect remove", such a connection needs a token for the
 broker: its operator signs one for the id that "connect key" shows. Give it once, with
 --broker-token-file or in $CONNECT_BROKER_TOKEN; it is kept sealed like a connection.`,
@@ -59,6 +63,9 @@ broker: its operator signs one for the id that "connect key" shows. Give it once
 			if err := a.readChosen(); err != nil {
 				return err
 			}
+			if err := checkLabel(a.label); err != nil {
+				return err
+			}
 			if a.broker != "" {
 				if token.given() {
 					return usagef("", "--broker does not go with a token of its own")
@@ -77,7 +84,7 @@ broker: its operator signs one for the id that "connect key" shows. Give it once
 			if err := network.read(c, a.m, a.broker); err != nil {
 				return err
 			}
-			a.exec = network.executor(a.m)
+			a.exec, a.network = network.executor(a.m), &network
 			v, err := home.make()
 			if err != nil {
 				return err
@@ -86,14 +93,13 @@ broker: its operator signs one for the id that "connect key" shows. Give it once
 				defer a.term.close()
 			}
 			if a.broker != "" {
-				b, err := at.client(c, v, &network, a.broker)
-				if err != nil {
+				if a.client, err = at.client(c, v, &network, a.broker); err != nil {
 					return err
 				}
-				if err := a.offered(ctx, b); err != nil {
+				if err := a.offered(ctx, a.client); err != nil {
 					return err
 				}
-				a.sayRenewal(b)
+				a.sayRenewal(a.client)
 				if a.outcome, err = a.flow(ctx, v.member, a.term != nil && !noBrowser); err != nil {
 					return err
 				}
@@ -102,7 +108,10 @@ broker: its operator signs one for the id that "connect key" shows. Give it once
 			} else if a.cred.Secret, err = token.read(ctx, c, a.term, a.m); err != nil {
 				return err
 			}
-			return a.add(ctx, v)
+			if err := a.add(ctx, v); err != nil {
+				return a.undo(ctx, err)
+			}
+			return nil
 		},
 	}
 	home.add(cmd)
@@ -130,7 +139,9 @@ type adder struct {
 	choose []string
 	chosen map[string]string
 
+	network *networkFlags
 	broker  string
+	client  *sidecar.Broker     // of the browser flow, or nil
 	app     string              // the public name of the broker's app at the service, or ""
 	outcome *custody.TabOutcome // of the browser flow, or nil
 }
@@ -159,6 +170,13 @@ func (a *adder) readChosen() error {
 // maxLabel bounds what an account is called.
 const maxLabel = 100
 
+func checkLabel(s string) error {
+	if len(s) > maxLabel || !utf8.ValidString(s) || strings.ContainsFunc(s, unprintable) || strings.TrimSpace(s) != s {
+		return usagef("", "--account is at most %d bytes, on one line, of characters that can be seen", maxLabel)
+	}
+	return nil
+}
+
 func (a *adder) add(ctx context.Context, v *vault) error {
 	now := time.Now().Unix()
 	n := &custody.Credential{
@@ -182,35 +200,115 @@ func (a *adder) add(ctx context.Context, v *vault) error {
 	}
 	account, err := a.viewer(ctx)
 	if err != nil {
-		return &hintedError{withAdvice(a.m, err), "nothing was stored"}
+		return a.notStored(err)
+	}
+	if err := a.agreed(ctx, account); err != nil {
+		return err
 	}
 	n.Account = account
 	if a.label != "" {
-		if len(a.label) > maxLabel || strings.ContainsFunc(a.label, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-			return usagef("", "--account is at most %d bytes, on one line", maxLabel)
-		}
 		if n.Account == nil {
 			n.Account = new(custody.Account)
 		}
 		n.Account.Label = a.label
 	}
 	if n.Connection, err = a.learn(ctx); err != nil {
-		return &hintedError{withAdvice(a.m, err), "nothing was stored"}
+		return a.notStored(err)
 	}
 	if n.Ops, err = pins(a.m, n); err != nil {
 		return err
 	}
-	replaced, err := a.store(ctx, v, n)
+	old, err := a.store(ctx, v, n)
 	if err != nil {
 		return err
 	}
 	what := "connected"
-	if replaced {
+	if old != nil {
 		what = "connected anew, in place of the token before"
 	}
-	a.c.note("%s is %s: %s, %s.", a.m.Name, what, printable(accountLabel(n)), capWords(n))
+	a.c.note("%s is %s: %s, %s.", a.m.Name, what, accountLabel(n), capWords(n))
+	if old != nil && old.Secret != n.Secret {
+		a.replaced(ctx, v, old)
+	}
 	a.ready(ctx, n)
 	return nil
+}
+
+// notStored says of what went wrong that nothing was stored. Advice about pasted tokens is no
+// use after a sign-in.
+func (a *adder) notStored(err error) error {
+	if a.outcome == nil {
+		err = withAdvice(a.m, err)
+	}
+	return &hintedError{err, "nothing was stored"}
+}
+
+// agreed asks whether a connection that was made in a browser, and may write, is with the right
+// account: whoever knew the flow's address could have brought another one.
+func (a *adder) agreed(ctx context.Context, account *custody.Account) error {
+	if a.outcome == nil || !a.write || a.term == nil {
+		return nil
+	}
+	whose := "an account that it does not tell"
+	if account != nil {
+		whose = accountLabel(&custody.Credential{ID: account.ID, Account: account})
+	}
+	s, err := a.term.line(ctx, fmt.Sprintf("Connect %s, %s, for writes too? [y/N] ", a.m.Name, whose))
+	if err != nil || !strings.EqualFold(s, "y") && !strings.EqualFold(s, "yes") {
+		return &hintedError{&integrations.RefusedError{Reason: "it was not confirmed"}, "nothing was stored"}
+	}
+	return nil
+}
+
+// endWait bounds how long a pair that is not kept is ended.
+const endWait = 20 * time.Second
+
+// end ends a pair at the service, where that ends nothing else.
+func (a *adder) end(ctx context.Context, b *sidecar.Broker, cr *custody.Credential) bool {
+	o := a.m.Auth.OAuth
+	if cr.Kind != custody.KindOAuth || b == nil || b.Token.IsZero() || o == nil || o.Revoke == nil || o.Revoke.None != "" || o.Revoke.Reach != "token" {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWait)
+	defer cancel()
+	done, _, _ := (&remover{c: a.c, m: a.m}).revoke(ctx, b, cr)
+	return done
+}
+
+// undo ends what a sign-in brought and was not stored, or says that it lives on.
+func (a *adder) undo(ctx context.Context, err error) error {
+	o := a.outcome
+	if o == nil {
+		return err
+	}
+	cr := &custody.Credential{Service: a.m.ID, Kind: o.Kind, Secret: o.Secret, Refresh: o.Refresh, Keep: o.Keep}
+	if a.end(ctx, a.client, cr) {
+		return &hintedError{err, "the sign-in was ended at " + a.m.Name + " again"}
+	}
+	return &hintedError{err, "the sign-in was not ended at " + a.m.Name + ". " + whereToRemove(a.m, cr)}
+}
+
+// replaced ends the pair that another one was stored in place of, or says that it lives on.
+func (a *adder) replaced(ctx context.Context, v *vault, old *custody.Credential) {
+	switch {
+	case old.Kind != custody.KindOAuth:
+		a.c.note("The token before was not ended. %s", whereToRemove(a.m, old))
+		return
+	case old.Refresh.IsZero() && old.ExpiresAt > 0 && time.Now().Unix() >= old.ExpiresAt:
+		return // it is over
+	}
+	b := a.client
+	if old.Broker != "" && old.Broker != a.broker {
+		var err error
+		if b, err = new(brokerTokenFlag).client(a.c, v, a.network, old.Broker); err != nil {
+			a.c.note("warning: %v", err)
+		}
+	}
+	if a.end(ctx, b, old) {
+		a.c.note("The token before was ended at %s.", a.m.Name)
+		return
+	}
+	a.c.note("The token before was not ended at %s, and works until it ends. Removing the app in your settings there ends this one too.", a.m.Name)
 }
 
 // ready says what a person still has to do at the service before the connection sees
@@ -248,32 +346,41 @@ func capWords(c *custody.Credential) string {
 }
 
 // store stores n, as the next generation of the connection with the same account where there
-// is one. Meanwhile nobody renews that one.
-func (a *adder) store(ctx context.Context, v *vault, n *custody.Credential) (replaced bool, err error) {
+// is one, and returns what that was. Meanwhile nobody renews that one, and nobody adds another.
+func (a *adder) store(ctx context.Context, v *vault, n *custody.Credential) (old *custody.Credential, err error) {
+	if n.Kind == custody.KindOAuth {
+		// What is replaced is the newest pair: one that is still with the local bot is taken first.
+		(&remover{c: a.c, v: v}).collect(ctx)
+	}
+	adding, err := v.lockAdd(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer adding.release()
 	id, err := a.same(v, n)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	if id == "" {
-		return false, v.put(n)
+		return nil, v.put(n)
 	}
 	lock, err := v.lock(ctx, id)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	defer lock.release()
-	old, err := v.get(id)
+	old, err = v.get(id)
 	if errors.Is(err, fs.ErrNotExist) { // it was removed meanwhile
-		return false, v.put(n)
+		return nil, v.put(n)
 	}
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	n.ID, n.Generation, n.Pair, n.ConnectedAt = old.ID, old.Generation+1, old.Pair+1, old.ConnectedAt
 	if a.label == "" {
 		n.Account.Label = old.Account.Label
 	}
-	return true, v.put(n)
+	return old, v.put(n)
 }
 
 // same returns the id of the stored connection with n's account, or "".
@@ -314,7 +421,7 @@ func (a *adder) viewer(ctx context.Context) (*custody.Account, error) {
 	if account.ID == "" && account.Label == "" {
 		return nil, nil
 	}
-	a.c.note("This token belongs to %s.", printable(accountLabel(&custody.Credential{ID: account.ID, Account: account})))
+	a.c.note("This token belongs to %s.", accountLabel(&custody.Credential{ID: account.ID, Account: account}))
 	return account, nil
 }
 

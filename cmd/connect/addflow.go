@@ -7,17 +7,23 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"log"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/net/idna"
 
 	"github.com/elevenmessenger/connect/custody"
 	"github.com/elevenmessenger/connect/integrations"
@@ -182,7 +188,11 @@ func (a *adder) flow(ctx context.Context, member *custody.Identity, open bool) (
 	a.c.note("Open this address in a browser on this machine:\n\n  %s\n", address)
 	a.c.note("The page shows the number %s %s. Go on only where it is the same.", number[:3], number[3:])
 	if open {
-		openBrowser(address)
+		// That it cannot be shown is no fault: it stands in the terminal.
+		if page, err := newSignInPage(address); err == nil {
+			defer page.remove()
+			openBrowser(page.file)
+		}
 	}
 	select {
 	case out := <-l.got:
@@ -190,6 +200,11 @@ func (a *adder) flow(ctx context.Context, member *custody.Identity, open bool) (
 	case <-time.After(flowWait):
 		return nil, &integrations.RefusedError{Reason: "nobody came back from the browser", Hint: "run the command again"}
 	case <-ctx.Done():
+		select {
+		case out := <-l.got: // what came all the same is ended by whoever is told that it was left
+			return out, flowError(a.m, out)
+		default:
+		}
 		return nil, &integrations.RefusedError{Reason: "it was left before the browser came back"}
 	}
 }
@@ -210,8 +225,36 @@ func flowError(m *integrations.Manifest, out *custody.TabOutcome) error {
 	return &hintedError{fmt.Errorf("%s gave the broker no usable answer", m.Name), "run the command again; if it stays so, it is the broker's operator who can mend it"}
 }
 
-// openBrowser shows an address to a person, where the machine knows how.
-func openBrowser(address string) {
+// signInHTML leads on to an address. %[1]s is the address, escaped.
+const signInHTML = `<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer"><meta http-equiv="refresh" content="0; url=%[1]s">
+<title>Signing in – Connect</title>
+<main><h1>Signing in</h1><p><a href="%[1]s">Go on to the broker</a></p></main></html>
+`
+
+// A signInPage is a file that leads a browser to a flow's address. The address itself is for
+// this person alone: whoever has it can hand over an outcome of another account, and every user
+// of the machine reads what programs are started with.
+type signInPage struct{ dir, file string }
+
+func newSignInPage(address string) (*signInPage, error) {
+	dir, err := os.MkdirTemp("", "connect-*") // mode 0700
+	if err != nil {
+		return nil, err
+	}
+	p := &signInPage{dir, filepath.Join(dir, "sign-in.html")}
+	if err := os.WriteFile(p.file, fmt.Appendf(nil, signInHTML, html.EscapeString(address)), 0o600); err != nil {
+		p.remove()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *signInPage) remove() { os.RemoveAll(p.dir) }
+
+// openBrowser shows a file to a person, where the machine knows how.
+func openBrowser(file string) {
 	program := []string{"xdg-open"}
 	switch runtime.GOOS {
 	case "darwin":
@@ -219,17 +262,35 @@ func openBrowser(address string) {
 	case "windows":
 		program = []string{"rundll32", "url.dll,FileProtocolHandler"}
 	}
-	cmd := exec.Command(program[0], append(program[1:], address)...)
+	cmd := exec.Command(program[0], append(program[1:], file)...)
 	if cmd.Start() == nil {
 		go cmd.Wait()
 	}
 }
 
-var errBrokerOrigin = errors.New("it is the broker's origin as it stands, such as https://connect.example")
+var errBrokerOrigin = errors.New("it is the broker's origin as it stands, such as https://connect.example: in small ASCII letters, with no dot, slash or port 443 at its end")
 
-// checkBrokerOrigin takes an origin in its one spelling.
+// maxBrokerHost bounds what stands after https:// in an origin that a credential holds.
+const maxBrokerHost = 255
+
+var brokerHost = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// checkBrokerOrigin takes an origin in the one spelling that a broker has as its own, that is in
+// tokens' aud, and that a stored connection can hold.
 func checkBrokerOrigin(s string) error {
-	if u, err := url.Parse(s); err != nil || u.Scheme != "https" || u.Host == "" || "https://"+strings.ToLower(u.Host) != s {
+	rest, https := strings.CutPrefix(s, "https://")
+	host, port, hasPort := strings.Cut(rest, ":")
+	if !https || len(rest) > maxBrokerHost || len(host) > 253 || !brokerHost.MatchString(host) {
+		return errBrokerOrigin
+	}
+	if ascii, err := idna.Lookup.ToASCII(host); err != nil || ascii != host {
+		return errBrokerOrigin
+	}
+	// To a browser a last part of digits makes an address of four numbers.
+	if last := host[strings.LastIndexByte(host, '.')+1:]; last == "localhost" || strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x") {
+		return errBrokerOrigin
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); hasPort && (err != nil || n == 0 || n == 443 || strconv.FormatUint(n, 10) != port) {
 		return errBrokerOrigin
 	}
 	return nil

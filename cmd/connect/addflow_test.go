@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -343,6 +344,47 @@ func TestThreats(t *testing.T) {
 					t.Error("nothing was taken")
 				}
 			}
+		}
+	})
+	t.Run("X12_address_not_in_argv", func(t *testing.T) {
+		if runtime.GOOS == "windows" {
+			t.Skip("the stand-in for a browser is a shell's script")
+		}
+		dir := t.TempDir()
+		for _, name := range []string{"xdg-open", "open"} {
+			script := "#!/bin/sh\nprintf '%s\\n' \"$@\" > " + dir + "/argv.new; mv " + dir + "/argv.new " + dir + "/argv\n"
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+		t.Setenv("TMPDIR", dir)
+		const address = `https://broker.test/oauth/github/authorize?access=read&key=AAAA&return_to=http%3A%2F%2F127.0.0.1%3A1%2Fsecret"<x>`
+		p, err := newSignInPage(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		openBrowser(p.file)
+		var argv []byte
+		for end := time.Now().Add(20 * time.Second); len(argv) == 0 && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			argv, _ = os.ReadFile(filepath.Join(dir, "argv"))
+		}
+		if string(argv) != p.file+"\n" {
+			t.Errorf("the browser is started with %q", argv)
+		}
+		for name, want := range map[string]os.FileMode{p.dir: 0o700, p.file: 0o600} {
+			if info, err := os.Stat(name); err != nil || info.Mode().Perm() != want {
+				t.Errorf("%s: %v %v", name, info, err)
+			}
+		}
+		page, err := os.ReadFile(p.file)
+		escaped := `https://broker.test/oauth/github/authorize?access=read&amp;key=AAAA&amp;return_to=http%3A%2F%2F127.0.0.1%3A1%2Fsecret&#34;&lt;x&gt;`
+		if err != nil || !strings.Contains(string(page), `content="0; url=`+escaped+`"`) || !strings.Contains(string(page), `<a href="`+escaped+`">`) || strings.Contains(string(page), "<script") {
+			t.Errorf("the page leads nowhere (%v):\n%s", err, page)
+		}
+		p.remove()
+		if _, err := os.Stat(p.dir); err == nil {
+			t.Error("the page is still there")
 		}
 	})
 }

@@ -41,6 +41,14 @@ and Ctrl-C let the requests that are under way end first; a second one does not.
 Its configuration is its environment. Lists are separated by commas.
 
 ` + brokerVarsHelp() + `
+--secrets-file is one JSON object of mode 0600, with an entry for each service:
+
+` + secretsForm + `
+
+"hosts": ["…"] beside the two is as LCHAT_OAUTH_<ID>_HOSTS, and "previous": {"client_id",
+"client_secret"} the client before, while the provider still takes it. A public client has
+no client_secret.
+
 "connect broker token keys" makes the keys. The log is one line of JSON a request, to
 standard error; it holds no address, code, token or secret.`,
 		Example: `  connect broker --listen 127.0.0.1:8080

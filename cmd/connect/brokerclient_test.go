@@ -57,8 +57,8 @@ func TestLockRemembers(t *testing.T) {
 		if l, err = v.lock(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := l.sent(); err != nil || got != want {
-			t.Errorf("sent: %d, %v; want %d", got, err, want)
+		if got, err := l.spent(); err != nil || got != want {
+			t.Errorf("spent: %d, %v; want %d", got, err, want)
 		}
 		// Nobody else has it meanwhile.
 		other, err := v.lock(t.Context(), custody.NewID())

@@ -51,6 +51,10 @@ func brokerVarsHelp() string {
 	return b.String()
 }
 
+// secretsForm is what --secrets-file names.
+const secretsForm = `  {"github": {"client_id": "…", "client_secret": "…"},
+   "linear": {"client_id": "…", "client_secret": "…"}}`
+
 // An envReader reads variables and collects what is wrong with them: an operator sees all of
 // it at once. No message repeats a value.
 type envReader struct {
@@ -102,6 +106,7 @@ func brokerConfig(getenv func(string) string, secretsFile string) (broker.Config
 		return none, err
 	}
 	r := &envReader{get: getenv}
+	hints := []string{"connect broker --help tells the variables"}
 	cfg := broker.Config{
 		Registry:      reg,
 		PublicURL:     strings.TrimSpace(getenv(envPublicURL)),
@@ -153,17 +158,21 @@ func brokerConfig(getenv func(string) string, secretsFile string) (broker.Config
 		file := broker.File{Path: secretsFile}
 		if err := file.Check(); err != nil {
 			r.fault("--secrets-file:", "%v", err)
+			hints = append(hints, "the file is such as "+strings.Join(strings.Fields(secretsForm), " "))
 		}
 		cfg.Secrets = &broker.Cache{Store: file}
 	}
 	if len(r.faults) > 0 {
-		return none, usagef("connect broker --help tells the variables", "the configuration is not complete:\n  %w", joinLines(r.faults))
+		return none, usagef(strings.Join(hints, "; "), "the configuration is not complete:\n  %w", joinLines(r.faults))
 	}
 	return cfg, nil
 }
 
 // sayOffered tells an operator what can be connected, and what is missing.
 func sayOffered(ctx context.Context, c *cli, cfg broker.Config, b *broker.Broker) {
+	if s, ok := cfg.Secrets.(*broker.Cache); ok {
+		sayUnknown(c, cfg, s.Store)
+	}
 	offered := 0
 	for _, m := range cfg.Registry.All() {
 		if m.Auth.OAuth == nil || cfg.Services != nil && !slices.Contains(cfg.Services, m.ID) {
@@ -185,6 +194,23 @@ func sayOffered(ctx context.Context, c *cli, cfg broker.Config, b *broker.Broker
 	}
 	if len(cfg.InstanceKeys) == 0 {
 		c.note("warning: %s is empty, so no refresh or revocation is answered", envInstanceKeys)
+	}
+}
+
+// sayUnknown warns of what stands in the secrets file and is no service's.
+func sayUnknown(c *cli, cfg broker.Config, store broker.Store) {
+	file, ok := store.(broker.File)
+	if !ok {
+		return
+	}
+	ids, err := file.Services()
+	if err != nil {
+		return // it was read a moment ago; the next refresh says so
+	}
+	for _, id := range ids {
+		if m := cfg.Registry.Get(id); m == nil || m.Auth.OAuth == nil {
+			c.note("warning: an entry of --secrets-file names no service of the registry with OAuth%s, and is not used; connect services lists the ids", quoted(id))
+		}
 	}
 }
 

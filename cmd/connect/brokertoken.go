@@ -9,6 +9,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"time"
@@ -45,7 +46,7 @@ func (c *cli) brokerKeysCommand() *cobra.Command {
 --instance it makes the pair that signs instances' tokens instead. They are printed once
 and kept nowhere. To rotate a state or wrapping key put the new one before the old ones,
 with a comma between, and keep old wrapping keys for as long as connections live.`,
-		Example: `  connect broker token keys > broker.env
+		Example: `  (umask 077; connect broker token keys > broker.env)
   (umask 077; connect broker token keys --instance > instance-key.pem)`,
 		Args: words(0, 0, "connect broker token keys takes no words"),
 		RunE: func(*cobra.Command, []string) error {
@@ -58,6 +59,7 @@ with a comma between, and keep old wrapping keys for as long as connections live
 			if !brokerKeyID.MatchString(id) {
 				return usagef("", "--id is 1 to 32 letters, digits, _ or -")
 			}
+			c.noteOpen()
 			if instance {
 				return c.instanceKeyPair(id)
 			}
@@ -118,6 +120,20 @@ func readSigningKey(file string) (key ed25519.PrivateKey, id string, err error) 
 
 const maxTokenDays = 90
 
+// issuerName is what a list that is separated by commas, in an environment, can hold.
+var issuerName = regexp.MustCompile(`^[A-Za-z0-9._:/@+-]{1,100}$`)
+
+// noteOpen warns where what is printed goes to a file that others read.
+func (c *cli) noteOpen() {
+	f, ok := c.out.(*os.File)
+	if !ok {
+		return
+	}
+	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && othersRead(info) {
+		c.note("warning: the file that this goes to can be read by others (mode %04o), and it is secret: chmod 600 it; umask 077 before makes it so", info.Mode().Perm())
+	}
+}
+
 func (c *cli) brokerSignCommand() *cobra.Command {
 	var (
 		file, kid, issuer, audience, bound string
@@ -131,12 +147,15 @@ func (c *cli) brokerSignCommand() *cobra.Command {
 these origins' members refreshed, and no others. --cli lets a member's own program do so
 with its own connections alone, by the id of its key. The token is secret; with --jkt it
 is of use only beside a proof by that key (DPoP).`,
-		Example: `  connect broker token sign --key-file instance-key.pem --issuer chat.example \
-    --broker https://connect.example --origin https://chat.example --days 30`,
+		Example: `  (umask 077; connect broker token sign --key-file instance-key.pem --issuer chat.example \
+    --broker https://connect.example --origin https://chat.example --days 30 > chat.token)`,
 		Args: words(0, 0, "connect broker token sign takes flags alone"),
 		RunE: func(*cobra.Command, []string) error {
 			if file == "" || issuer == "" || audience == "" {
 				return usagef("", "--key-file, --issuer and --broker are needed")
+			}
+			if !issuerName.MatchString(issuer) {
+				return usagef("such as --issuer chat.example", "--issuer is 1 to 100 letters, digits or ._:/@+-, as "+envRefused+" can name it")
 			}
 			if days < 1 || days > maxTokenDays {
 				return usagef("", "--days is 1 to %d", maxTokenDays)
@@ -161,6 +180,7 @@ is of use only beside a proof by that key (DPoP).`,
 			if len(all) == 0 {
 				return usagef("such as --origin https://chat.example", "a token is for at least one --origin or --cli")
 			}
+			c.noteOpen()
 			now := time.Now()
 			claims := broker.Claims{Origins: all, RegisteredClaims: jwt.RegisteredClaims{
 				Issuer: issuer, Audience: jwt.ClaimStrings{audience}, ID: rand.Text(),

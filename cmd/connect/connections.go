@@ -9,6 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -42,25 +43,36 @@ did not say.`,
 		Args:              words(0, 1, "connect list, or connect list SERVICE"),
 		ValidArgsFunction: new(registryFlag).complete(c, false),
 		RunE: func(_ *cobra.Command, words []string) error {
-			v, list, err := c.connections(&home, words)
+			v, list, damaged, err := c.connections(&home, words)
 			if err != nil {
 				return err
+			}
+			none := "Nothing is connected. connect add SERVICE connects one."
+			switch {
+			case len(list) == 0 && len(words) > 0:
+				reg, err := integrations.Default()
+				if err != nil {
+					return err
+				}
+				m, err := service(reg, words[0])
+				if err != nil {
+					return err
+				}
+				none = fmt.Sprintf("%s is not connected. connect add %s connects it.", m.Name, m.ID)
+			case len(list) == 0 && damaged > 0:
+				none = "No stored connection opens."
 			}
 			now := time.Now()
 			if asJSON {
 				all := []listedConnection{}
 				for _, cr := range list {
-					cap := integrations.Read
-					if cr.CapAllows(integrations.Write) {
-						cap = integrations.Write
-					}
-					all = append(all, listedConnection{cr.ID, cr.Service, cr.Account, cr.Kind, cap, cr.Connection,
+					all = append(all, listedConnection{cr.ID, cr.Service, cr.Account, cr.Kind, capOf(cr), cr.Connection,
 						unixTime(cr.ExpiresAt), v.refreshes(cr, now), v.ended(cr, now), unixTime(cr.ConnectedAt)})
 				}
 				return writeJSON(c.out, all)
 			}
 			if len(list) == 0 {
-				c.note("Nothing is connected. connect add SERVICE connects one.")
+				c.note("%s", none)
 				return nil
 			}
 			w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
@@ -82,23 +94,32 @@ did not say.`,
 	return cmd
 }
 
-// connections returns those that are stored, or of one service, and warns of what does not open.
-func (c *cli) connections(home *homeFlag, words []string) (*vault, []*custody.Credential, error) {
+// capOf is what a connection may do. One from before caps reads.
+func capOf(cr *custody.Credential) integrations.Access {
+	if cr.CapAllows(integrations.Write) {
+		return integrations.Write
+	}
+	return integrations.Read
+}
+
+// connections returns those that are stored, or of one service, and how many do not open, of
+// which it warns.
+func (c *cli) connections(home *homeFlag, words []string) (*vault, []*custody.Credential, int, error) {
 	v, err := home.open()
 	if errors.Is(err, errNoVault) {
-		return nil, nil, nil
+		return nil, nil, 0, nil
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, 0, err
 	}
 	list, damaged, err := v.all()
 	for _, file := range damaged {
-		c.note("warning: %s does not open with this member's key, and is left as it is", file)
+		c.note("%s", damagedWords(file))
 	}
 	if len(words) > 0 {
 		list = slices.DeleteFunc(list, func(cr *custody.Credential) bool { return cr.Service != words[0] })
 	}
-	return v, list, err
+	return v, list, len(damaged), err
 }
 
 // unixTime reads a stored time, the zero time for an unknown one.
@@ -115,18 +136,18 @@ func (v *vault) refreshes(c *custody.Credential, now time.Time) bool {
 		return false
 	}
 	t, err := v.brokerToken(c.Broker)
-	return err == nil && t != nil && now.Before(unixTime(t.ExpiresAt)) && !v.lost(c)
+	return err == nil && t != nil && now.Before(unixTime(t.ExpiresAt)) && !v.spent(c)
 }
 
-// lost says whether a connection's pair was sent and never answered.
-func (v *vault) lost(c *custody.Credential) bool {
+// spent says whether a connection's pair cannot be renewed any more.
+func (v *vault) spent(c *custody.Credential) bool {
 	f, err := os.Open(v.lockFile(c.ID))
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	sent, err := (&vaultLock{f}).sent()
-	return err == nil && sent == c.Pair
+	pair, err := (&vaultLock{f}).spent()
+	return err == nil && pair == c.Pair
 }
 
 func (v *vault) ended(c *custody.Credential, now time.Time) bool {
@@ -145,14 +166,31 @@ func (v *vault) endWords(c *custody.Credential, now time.Time) string {
 	return ""
 }
 
-// printable leaves out what would move a terminal's cursor: a label is the provider's text.
+// damagedWords says what to do about a file of a vault that does not open. What service it was
+// for stands inside.
+func damagedWords(file string) string {
+	return fmt.Sprintf("warning: the stored connection %s is damaged, or of another member: it does not open with this member's key. "+
+		"Remove the file, and add the connection anew; its token works at the service until you end it there", printable(file))
+}
+
+// printable leaves out what would move a terminal's cursor, begin a line or turn the text's
+// direction: a label is the provider's text.
 func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\r' || r == '\t':
+			return ' '
+		case unprintable(r):
 			return -1
 		}
 		return r
-	}, s)
+	}, strings.ToValidUTF8(s, "\ufffd")))
+}
+
+// unprintable says whether a character would act on a terminal, or be seen by nobody. Joiners
+// are part of words in some scripts.
+func unprintable(r rune) bool {
+	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) && r != '\u200c' && r != '\u200d'
 }
 
 // storedFlags say which stored connection an operation uses.
@@ -168,7 +206,7 @@ func (f *storedFlags) add(cmd *cobra.Command) {
 
 // connection returns the stored connection to use, nil where the token is given otherwise or
 // there is none.
-func (f *storedFlags) connection(m *integrations.Manifest, token *tokenFlags, registry *registryFlag) (*vault, *custody.Credential, error) {
+func (f *storedFlags) connection(c *cli, m *integrations.Manifest, token *tokenFlags, registry *registryFlag) (*vault, *custody.Credential, error) {
 	given := token.given()
 	switch {
 	case f.account != "" && given:
@@ -187,10 +225,15 @@ func (f *storedFlags) connection(m *integrations.Manifest, token *tokenFlags, re
 	case err != nil:
 		return nil, nil, err
 	}
-	list, _, err := v.all()
+	list, damaged, err := v.all()
 	if err != nil {
 		return nil, nil, err
 	}
 	conn, err := pick(list, m, f.account)
+	if conn == nil { // it may be one of these
+		for _, file := range damaged {
+			c.note("%s", damagedWords(file))
+		}
+	}
 	return v, conn, err
 }

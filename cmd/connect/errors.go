@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -76,7 +79,8 @@ func exitCodesHelp() string {
 	}
 	b.WriteString(`
 Ctrl-C ends with 3 at a question, with 6 while a read is under way, and with 5 while a
-write is: then it is not known whether it happened.`)
+write is: then it is not known whether it happened. A write with a stored connection is
+finished first, and ends as it went; Ctrl-C a second time ends the program at once.`)
 	return b.String()
 }
 
@@ -196,6 +200,7 @@ func failure(err error, hints []string) failureObject {
 		denied   *integrations.UnauthorisedError
 		large    *integrations.TooLargeError
 		unknown  *integrations.UnknownOutcomeError
+		bot      *botError
 	)
 	if errors.As(err, &refused) {
 		d.Arg = refused.Arg
@@ -219,15 +224,51 @@ func failure(err error, hints []string) failureObject {
 	if errors.As(err, &unknown) {
 		d.Status = unknown.Status
 	}
+	if errors.As(err, &bot) {
+		d.Arg, d.Status, d.Size = bot.details.Arg, bot.details.Status, bot.details.Size
+		if bot.details.Until != 0 && bot.class == integrations.ErrRateLimited {
+			until := unixTime(bot.details.Until)
+			d.Until = &until
+		}
+	}
 	if d != (failureDetails{}) {
 		f.Error.Details = &d
 	}
 	return f
 }
 
-// writeJSON writes v as one line; numbers and text stay as they are.
+// writeJSON writes v as one line; numbers and text stay as they are, but that what would act on
+// a terminal is escaped.
 func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := w.Write(escapeJSON(b.Bytes()))
+	return err
 }
+
+// escapeJSON escapes what JSON may hold as it is and a terminal would act on. It can only
+// stand inside a text.
+func escapeJSON(data []byte) []byte {
+	if !bytes.ContainsFunc(data, escaped) {
+		return data
+	}
+	var out []byte
+	for _, r := range string(data) {
+		switch {
+		case !escaped(r):
+			out = utf8.AppendRune(out, r)
+		case r > 0xffff:
+			hi, lo := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, hi, lo)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	return out
+}
+
+func escaped(r rune) bool { return r != '\n' && unprintable(r) }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,9 +19,8 @@ const (
 	lockPoll = 50 * time.Millisecond
 )
 
-// A vaultLock keeps other processes from changing one connection, and remembers, across a
-// crash, which pair was sent to be renewed. The operating system lets go of it with the
-// process.
+// A vaultLock keeps other processes from changing one connection, and remembers which pair
+// cannot be renewed any more. The operating system lets go of it with the process.
 type vaultLock struct{ file *os.File }
 
 func (v *vault) lockFile(id string) string { return filepath.Join(v.dir, vaultFolder, id+".lock") }
@@ -30,7 +28,22 @@ func (v *vault) lockFile(id string) string { return filepath.Join(v.dir, vaultFo
 // lock waits for a connection. Whoever has it reads the connection anew: another may have
 // changed or removed it.
 func (v *vault) lock(ctx context.Context, id string) (*vaultLock, error) {
-	f, err := os.OpenFile(v.lockFile(id), os.O_RDWR|os.O_CREATE, 0o600)
+	return lockPath(ctx, v.lockFile(id))
+}
+
+// lockAdd waits until no other process stores a connection that it has just made: two of one
+// account become one.
+func (v *vault) lockAdd(ctx context.Context) (*vaultLock, error) {
+	return lockPath(ctx, filepath.Join(v.dir, vaultAddLock))
+}
+
+func lockPath(ctx context.Context, file string) (*vaultLock, error) {
+	// A folder or a link in the lock's place is nothing of ours. It keeps nobody from a
+	// connection, where it can be put aside without losing anything.
+	if info, err := os.Lstat(file); err == nil && !info.Mode().IsRegular() && os.Remove(file) != nil {
+		return nil, refusedf("look what it is, and remove it", "the stored connection cannot be locked: %s is no file", file)
+	}
+	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("the stored connection cannot be locked: %w", withoutPath(err))
 	}
@@ -57,24 +70,23 @@ func (v *vault) lock(ctx context.Context, id string) (*vaultLock, error) {
 
 func (l *vaultLock) release() { l.file.Close() }
 
-// sent returns the number of the pair that was sent and not stored anew since, or -1.
-func (l *vaultLock) sent() (int64, error) {
+// spent returns the number of the pair that was marked, or -1. What cannot be read marks none:
+// the next mark writes it anew.
+func (l *vaultLock) spent() (int64, error) {
 	b, err := io.ReadAll(io.NewSectionReader(l.file, 0, 64))
 	if err != nil {
 		return 0, fmt.Errorf("the stored connection's lock: %w", withoutPath(err))
 	}
 	text := strings.TrimSpace(string(b))
-	if text == "" {
-		return -1, nil
-	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, errors.New("the stored connection's lock is damaged")
+		return -1, nil
 	}
 	return n, nil
 }
 
-// mark notes, on disk, that a pair is about to be sent; -1 takes it back.
+// mark notes that a pair cannot be renewed any more: the connection is over when the pair is.
+// -1 takes it back. What decides is the local bot's store; this is for whoever lists.
 func (l *vaultLock) mark(pair int64) error {
 	err := l.file.Truncate(0)
 	if err == nil && pair >= 0 {

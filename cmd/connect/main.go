@@ -69,7 +69,7 @@ Begin with "connect demo", which needs no account, or "connect services".`,
 	root.SetErr(c.err)
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(
-		c.demoCommand(), c.servicesCommand(), c.showCommand(), c.opCommand(), c.addCommand(), c.listCommand(), c.removeCommand(), c.keyCommand(), c.manifestCommand(), c.brokerCommand(), c.instanceCommand(), c.sidecarCommand(), c.versionCommand(),
+		c.demoCommand(), c.servicesCommand(), c.showCommand(), c.opCommand(), c.addCommand(), c.listCommand(), c.removeCommand(), c.disconnectCommand(), c.exportCommand(), c.keyCommand(), c.manifestCommand(), c.brokerCommand(), c.instanceCommand(), c.sidecarCommand(), c.versionCommand(),
 		&cobra.Command{
 			Use:   "exit-codes",
 			Short: "What the program's exit codes mean",

@@ -49,23 +49,32 @@ func (f *networkFlags) addReach(cmd *cobra.Command) {
 // read reads the flags for a service and a broker's origin, "" for none, and says where
 // connections go elsewhere.
 func (f *networkFlags) read(c *cli, m *integrations.Manifest, broker string) error {
-	if f.timeout <= 0 || f.timeout > maxTimeout {
-		return usagef("such as --timeout 1m", "--timeout is above zero and at most %s", maxTimeout)
-	}
 	known := []string{m.Host + ":443"}
 	if host, ok := strings.CutPrefix(broker, "https://"); ok {
 		known = append(known, host+":443")
+	}
+	return f.readHosts(c, m.Name, known)
+}
+
+// readHosts reads the flags for what reaches these hosts, with their ports. name does so.
+func (f *networkFlags) readHosts(c *cli, name string, known []string) error {
+	if f.timeout <= 0 || f.timeout > maxTimeout {
+		return usagef("such as --timeout 1m", "--timeout is above zero and at most %s", maxTimeout)
+	}
+	example := "api.example.com:443"
+	if len(known) > 0 {
+		example = known[0]
 	}
 	f.to = make(map[string]string)
 	for _, s := range f.connectTo {
 		from, to, ok := splitConnectTo(s)
 		if !ok {
-			return usagef("such as --connect-to "+m.Host+":443:127.0.0.1:8443; an IPv6 address stands in brackets", "--connect-to is written HOST:443:ADDRESS:PORT")
+			return usagef("such as --connect-to "+example+":127.0.0.1:8443; an IPv6 address stands in brackets", "--connect-to is written HOST:443:ADDRESS:PORT")
 		}
 		// A flag that names another host does nothing, and the token would leave for the
 		// real one.
 		if !slices.Contains(known, from) {
-			return usagef("write --connect-to "+m.Host+":443:"+to, "--connect-to names a host that %s does not use", m.Name)
+			return usagef("write --connect-to "+example+":"+to, "--connect-to names a host that %s does not use", name)
 		}
 		if _, twice := f.to[from]; twice {
 			return usagef("", "--connect-to names the same host twice")

@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -42,9 +40,10 @@ func (c *cli) opCommand() *cobra.Command {
   arg:=JSON       any JSON: null to clear, a list of objects
 
 The token is that of a stored connection ("connect add"), or comes from --token-env,
---token-file or a hidden prompt, never an argument. A connection that was made in a browser
-is renewed through its broker before its end, where the broker's token was given: to
-"connect add", here with --broker-token-file, or in $CONNECT_BROKER_TOKEN.
+--token-file or a hidden prompt, never an argument. A stored connection is lent for this one
+operation to a bot of your own in the same folder, which runs it as any bot would. It renews
+one that was made in a browser through its broker before its end, where the broker's token
+was given: to "connect add", here with --broker-token-file, or in $CONNECT_BROKER_TOKEN.
 A write shows what it will do and asks; --yes answers for you. What cannot be undone
 is confirmed by typing what it hits. Nothing but the listed fields flows back.`,
 		Example: `  connect op github list_issues owner=golang repo=go labels=Tools --token-env GITHUB_TOKEN
@@ -73,7 +72,7 @@ is confirmed by typing what it hits. Nothing but the listed fields flows back.`,
 			if r.term = c.terminal(); r.term != nil {
 				defer r.term.close()
 			}
-			v, conn, err := stored.connection(m, &token, &registry)
+			v, conn, err := stored.connection(c, m, &token, &registry)
 			if err != nil {
 				return err
 			}
@@ -103,22 +102,22 @@ is confirmed by typing what it hits. Nothing but the listed fields flows back.`,
 				if r.cred.Secret, err = token.read(ctx, c, r.term, m); err != nil {
 					return err
 				}
-			} else if err := r.use(ctx, v, conn, &at, &network); err != nil {
-				return err
+			} else {
+				if err := r.use(reg, v, conn, &at, &network); err != nil {
+					return err
+				}
+				defer r.bot.close()
 			}
 			res, err := r.run(ctx, o, args)
-			if re := new(refreshError); errors.As(err, &re) {
+			if err != nil && conn != nil {
 				return err // with advice of its own
-			}
-			if err != nil && conn != nil && errors.Is(err, integrations.ErrUnauthorised) {
-				return &hintedError{err, "the stored token has ended, or was removed there; " + reconnect(conn)}
 			}
 			if err != nil {
 				return withAdvice(m, err)
 			}
 			c.rest(m, res)
 			if asJSON {
-				return done(o, writeJSON(c.out, success{OK: true, Result: res.JSON, Next: res.Next}))
+				return done(o, writeJSON(c.out, success{OK: true, Result: res.JSON, Next: nextArgs(o, res.Next)}))
 			}
 			if res.Next != nil {
 				c.note("next page: %s", nextCommand(cmd.Flags(), words, res.Next))
@@ -137,30 +136,18 @@ is confirmed by typing what it hits. Nothing but the listed fields flows back.`,
 	return cmd
 }
 
-// use makes a stored connection the one that operations run with, renewed where it is due.
-func (r *runner) use(ctx context.Context, v *vault, conn *custody.Credential, at *brokerTokenFlag, network *networkFlags) error {
+// use makes a stored connection the one that operations run with.
+func (r *runner) use(reg *integrations.Registry, v *vault, conn *custody.Credential, at *brokerTokenFlag, network *networkFlags) error {
+	r.cred.Connection = conn.For().Connection
+	r.bot = &localBot{c: r.c, v: v, reg: reg, m: r.m, id: conn.ID, exec: r.exec, timeout: network.timeout}
 	if conn.Broker == "" {
-		r.cred = conn.For()
 		return nil
 	}
-	b, err := at.client(r.c, v, network, conn.Broker)
-	if err != nil {
+	var err error
+	if r.bot.broker, err = at.client(r.c, v, network, conn.Broker); err != nil {
 		return err
 	}
-	f := &refresher{v, r.m, b}
-	if conn, err = f.due(ctx, r.c, conn); err != nil {
-		return err
-	}
-	r.cred = conn.For()
-	if f.can(conn) {
-		r.renew = func(ctx context.Context) (integrations.Credential, error) {
-			fresh, err := f.renew(ctx, conn)
-			if err != nil {
-				return integrations.Credential{}, err
-			}
-			return fresh.For(), nil
-		}
-	} else if b.Token.IsZero() && conn.Due(time.Now(), refreshSkew) {
+	if !r.bot.canAskBroker() && conn.Due(time.Now(), custody.RefreshSkew) {
 		r.c.note("note: this connection can be renewed, with the broker's token: --broker-token-file FILE, or $%s", envBrokerToken)
 	}
 	return nil
@@ -177,9 +164,20 @@ func done(o *integrations.Op, err error) error {
 
 // success has the shape of a connect.result that went well.
 type success struct {
-	OK     bool                   `json:"ok"`
-	Result json.RawMessage        `json:"result"`
-	Next   *integrations.NextPage `json:"next,omitempty"`
+	OK     bool            `json:"ok"`
+	Result json.RawMessage `json:"result"`
+	Next   map[string]any  `json:"next,omitempty"`
+}
+
+// nextArgs is the arg that asks for the next page, a whole number as one.
+func nextArgs(o *integrations.Op, next *integrations.NextPage) map[string]any {
+	if next == nil {
+		return nil
+	}
+	if a := o.Args.Get(next.Arg); a != nil && a.Kind() == "integer" {
+		return map[string]any{next.Arg: json.Number(next.Value)}
+	}
+	return map[string]any{next.Arg: next.Value}
 }
 
 // printResult prints what flowed back, its numbers' digits as they came.
@@ -193,7 +191,7 @@ func (c *cli) printResult(o *integrations.Op, res *integrations.Result) error {
 		return err
 	}
 	b.WriteByte('\n')
-	_, err := c.out.Write(b.Bytes())
+	_, err := c.out.Write(escapeJSON(b.Bytes()))
 	return err
 }
 

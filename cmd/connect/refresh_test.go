@@ -2,10 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,8 +15,8 @@ import (
 
 	"github.com/elevenmessenger/connect/broker"
 	"github.com/elevenmessenger/connect/broker/brokertest"
+	"github.com/elevenmessenger/connect/cmd/connect/internal/peer"
 	"github.com/elevenmessenger/connect/custody"
-	"github.com/elevenmessenger/connect/integrations"
 	"github.com/elevenmessenger/connect/sidecar"
 )
 
@@ -56,26 +57,22 @@ func TestOpRenews(t *testing.T) {
 	if said, code := w.run(t, "op", "github", "whoami"); code != 0 || w.Upstream.Count(brokertest.Refresh) != 0 {
 		t.Fatalf("not due: exit code %d, %d refreshes:\n%s", code, w.Upstream.Count(brokertest.Refresh), said)
 	}
-	// The fresh pair is on disk before it is used.
+	// The fresh pair is on disk before it is used: with the bot, until it is in the vault.
 	came := func(token string) {
-		v, err := (&homeFlag{dir: w.home}).open()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		if list, _, err := v.all(); err != nil || len(list) != 1 || list[0].Secret.Reveal() != token {
-			t.Errorf("a token is used that is not stored (%v)", err)
+		if !slices.Contains(w.onDisk(t), token) {
+			t.Error("a token is used that is not on disk")
 		}
 	}
 	w.came.Store(&came)
 	for i := range 2 {
 		old := w.over(t)
+		lent := int64(1 - i) // the first time: it lasts for the second
 		said, code := w.run(t, "op", "github", "whoami")
 		now := w.one(t)
 		if code != 0 || w.Upstream.Count(brokertest.Refresh) != i+1 {
 			t.Fatalf("due: exit code %d, %d refreshes:\n%s", code, w.Upstream.Count(brokertest.Refresh), said)
 		}
-		if now.Pair != old.Pair+1 || now.Generation != old.Generation+1 || now.Secret == old.Secret || now.Refresh == old.Refresh || now.ExpiresAt < time.Now().Unix()+3000 {
+		if now.Pair != old.Pair+1 || now.Generation != old.Generation+lent+1 || now.Secret == old.Secret || now.Refresh == old.Refresh || now.ExpiresAt < time.Now().Unix()+3000 {
 			t.Errorf("stored: pair %d after %d, generation %d after %d, until %d", now.Pair, old.Pair, now.Generation, old.Generation, now.ExpiresAt)
 		}
 		if len(now.Ops) == 0 || now.Account == nil || now.Broker != brokertest.Origin {
@@ -86,6 +83,53 @@ func TestOpRenews(t *testing.T) {
 	if err != nil || len(files) != 2 {
 		t.Errorf("files: %v %v", files, err)
 	}
+	// What was stored is not kept for it any more.
+	if left := w.waiting(t); len(left) != 0 {
+		t.Errorf("%d pairs still wait with the bot", len(left))
+	}
+}
+
+// waiting returns what waits with the local bot, as its member reads it.
+func (w *world) waiting(t *testing.T) (all []*custody.Handback) {
+	t.Helper()
+	v := w.vault(t)
+	key, err := v.bot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, err := sidecar.New(t.Context(), sidecar.Config{Bots: []*custody.Identity{key}, Dir: filepath.Join(w.home, vaultBotFolder)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer core.Close(t.Context())
+	sealed, err := core.Waiting(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range sealed {
+		h := new(custody.Handback)
+		if err := v.member.OpenMessage(e, key.Public(), nil, h); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, h)
+	}
+	return all
+}
+
+// onDisk returns the access tokens that a crash would not lose.
+func (w *world) onDisk(t *testing.T) (tokens []string) {
+	t.Helper()
+	list, _, err := w.vault(t).all()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range list {
+		tokens = append(tokens, c.Secret.Reveal())
+	}
+	for _, h := range w.waiting(t) {
+		tokens = append(tokens, h.Secret.Reveal())
+	}
+	return tokens
 }
 
 // A token that the service turns away though it is not over is renewed once, and the write is
@@ -111,7 +155,7 @@ func TestOpRenewsAfterSurprise(t *testing.T) {
 		}
 		return brokertest.JSON(400, map[string]any{"error": "bad_refresh_token"})
 	})
-	if said, code := w.run(t, ask...); code != 1 || strings.Count(said, "hint: ") != 1 || !strings.Contains(said, "error: GitHub has ended this connection (bad_refresh_token)\nhint: connect add github --broker https://broker.test --write connects it again\n") {
+	if said, code := w.run(t, ask...); code != 1 || strings.Count(said, "hint: ") != 1 || !strings.Contains(said, "error: GitHub has ended this connection\nhint: connect add github --broker https://broker.test --write connects it again\n") {
 		t.Errorf("ended: exit code %d:\n%s", code, said)
 	}
 	w.Upstream.SetAnswer(nil)
@@ -170,7 +214,7 @@ func TestOpLostAnswer(t *testing.T) {
 	cut.Store(true)
 	for i := range 3 {
 		said, code := w.run(t, "op", "github", "whoami")
-		if code != 1 || w.Upstream.Count(brokertest.Refresh) != 1 || !strings.Contains(said, "the answer was lost; GitHub renews each token once, so it is not sent again\nhint: connect add github --broker https://broker.test connects it again\n") {
+		if code != 1 || w.Upstream.Count(brokertest.Refresh) != 1 || !strings.Contains(said, "error: GitHub may have renewed this connection, and its answer was lost on the way\nhint: connect add github --broker https://broker.test connects it again\n") {
 			t.Fatalf("%d: exit code %d, %d refreshes:\n%s", i, code, w.Upstream.Count(brokertest.Refresh), said)
 		}
 		cut.Store(false)
@@ -180,18 +224,8 @@ func TestOpLostAnswer(t *testing.T) {
 	if said, code := w.run(t, "op", "github", "whoami"); code != 0 || w.Upstream.Count(brokertest.Refresh) != 2 {
 		t.Errorf("connected anew: exit code %d, %d refreshes:\n%s", code, w.Upstream.Count(brokertest.Refresh), said)
 	}
-	// A process that was killed between sending and storing leaves the same behind.
-	c := w.over(t)
-	lock, err := w.vault(t).lock(t.Context(), c.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := lock.mark(c.Pair); err != nil {
-		t.Fatal(err)
-	}
-	lock.release()
-	if said, code := w.run(t, "op", "github", "whoami"); code != 1 || w.Upstream.Count(brokertest.Refresh) != 2 || !strings.Contains(said, "the answer was lost") {
-		t.Errorf("killed: exit code %d, %d refreshes:\n%s", code, w.Upstream.Count(brokertest.Refresh), said)
+	if left := w.waiting(t); len(left) != 0 {
+		t.Errorf("%d pairs wait", len(left))
 	}
 }
 
@@ -204,10 +238,6 @@ func (discard) WriteHeader(int)             {}
 // Where the service keeps the refresh token, a lost answer loses nothing.
 func TestLostAnswerOfWhatStays(t *testing.T) {
 	w := newWorld(t, brokertest.Options{})
-	reg, err := integrations.Default()
-	if err != nil {
-		t.Fatal(err)
-	}
 	v, err := (&homeFlag{dir: w.home}).make()
 	if err != nil {
 		t.Fatal(err)
@@ -219,17 +249,30 @@ func TestLostAnswerOfWhatStays(t *testing.T) {
 		}
 		return nil
 	})
-	token, err := os.ReadFile(w.token(t, time.Hour))
+	file := w.token(t, time.Hour)
+	var asked atomic.Int32
+	srv, err := peer.Start(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		rw.Header().Set("Content-Type", "application/json")
+		io.WriteString(rw, `{"results": []}`)
+	}), "api.hubapi.com")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &refresher{v, reg.Get("hubspot"), &sidecar.Broker{Origin: w.URL, Token: integrations.NewSecret(strings.TrimSpace(string(token))), Client: w.Client()}}
-	if _, err := r.renew(t.Context(), c); !errors.Is(err, integrations.ErrUnreachable) {
-		t.Errorf("lost: %v", err)
+	defer srv.Close()
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, append(srv.CA, w.CA.PEM()...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	words := []string{"op", "hubspot", "list_owners", "--broker-token-file", file, "--home", w.home,
+		"--connect-to", "broker.test:443:" + w.Addr, "--connect-to", "api.hubapi.com:443:" + srv.Addr, "--cacert", ca}
+	if said, code := w.runAs(t, words...); code != 6 || asked.Load() != 0 {
+		t.Errorf("lost: exit code %d, %d calls:\n%s", code, asked.Load(), said)
 	}
 	w.Upstream.SetAnswer(nil)
-	if fresh, err := r.renew(t.Context(), c); err != nil || fresh.Pair != c.Pair+1 {
-		t.Errorf("again: %v", err)
+	said, code := w.runAs(t, words...)
+	if now := w.one(t); code != 0 || now.Pair != c.Pair+1 || now.Generation != c.Generation+1 || now.Lent != nil {
+		t.Errorf("again: exit code %d, pair %d, generation %d:\n%s", code, now.Pair, now.Generation, said)
 	}
 }
 
@@ -267,11 +310,11 @@ func TestOpNotRenewed(t *testing.T) {
 		say    []string
 	}{
 		{"dead", answer(brokertest.JSON(400, map[string]any{"error": "bad_refresh_token"})), 1, []string{
-			"error: GitHub has ended this connection (bad_refresh_token)\nhint: connect add github --broker https://broker.test connects it again\n", `"code":"unauthorised"`}},
+			"error: GitHub has ended this connection\nhint: connect add github --broker https://broker.test connects it again\n", `"code":"unauthorised"`}},
 		{"busy", answer(busy), 1, []string{"and not before 30s is over\nhint: run the command again then; nothing is lost\n", `"code":"rate_limited"`, `"until":"`}},
-		{"an outage", answer(brokertest.JSON(500, map[string]any{})), 6, []string{"error: the token cannot be renewed at the moment (server)\nhint: run the command again in a while", `"code":"unreachable"`}},
+		{"an outage", answer(brokertest.JSON(500, map[string]any{})), 6, []string{"error: this connection cannot be renewed just now\nhint: run the command again in a while", `"code":"unreachable"`}},
 		{"the client's secret is wrong", answer(brokertest.JSON(200, map[string]any{"error": "incorrect_client_credentials"})), 1, []string{
-			"error: the broker at https://broker.test cannot renew the token (incorrect_client_credentials)\nhint: its operator can mend that; nothing is lost\n"}},
+			"error: this connection cannot be renewed until an operator mends the broker's app at the service (incorrect_client_credentials)\nhint: the operator of https://broker.test can mend that, "}},
 	} {
 		w := newWorld(t, brokertest.Options{})
 		w.connect(t, "--broker-token-file", w.token(t, time.Hour))
@@ -361,8 +404,8 @@ func TestNotRenewedWhereItCannotBeStored(t *testing.T) {
 	w := newWorld(t, brokertest.Options{})
 	w.connect(t, "--broker-token-file", w.token(t, time.Hour))
 	c := w.over(t)
-	// A lock that cannot be had, whoever asks.
-	if err := os.Mkdir(w.vault(t).lockFile(c.ID), 0o700); err != nil {
+	// A lock that cannot be had, whoever asks: a folder with something in it.
+	if err := os.MkdirAll(filepath.Join(w.vault(t).lockFile(c.ID), "x"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if said, code := w.run(t, "op", "github", "whoami"); code == 0 || w.Upstream.Count(brokertest.Refresh) != 0 || !strings.Contains(said, "cannot be locked") {
@@ -371,7 +414,7 @@ func TestNotRenewedWhereItCannotBeStored(t *testing.T) {
 	if os.Getuid() == 0 {
 		t.Skip("root may write anywhere")
 	}
-	if err := os.Remove(w.vault(t).lockFile(c.ID)); err != nil {
+	if err := os.RemoveAll(w.vault(t).lockFile(c.ID)); err != nil {
 		t.Fatal(err)
 	}
 	lock, err := w.vault(t).lock(context.Background(), c.ID)

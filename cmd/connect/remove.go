@@ -24,7 +24,7 @@ func (c *cli) removeCommand() *cobra.Command {
 		Use:   "remove SERVICE",
 		Short: "End a connection at the service and remove it here",
 		Long: `Remove ends a connection that was made in a browser at the service, through its broker,
-and deletes it from this machine. Where that ends more than this connection it says so and
+and deletes it from this machine. "connect disconnect --everything" does so for all. Where that ends more than this connection it says so and
 asks first. What does not work at the service is said, with the place where you can do it
 yourself, and removes the connection here all the same.
 
@@ -32,7 +32,7 @@ A pasted token is its owner's: remove says where it is deleted, and it works unt
 		Args:              words(1, 1, "connect list tells what is stored"),
 		ValidArgsFunction: new(registryFlag).complete(c, false),
 		RunE: func(cmd *cobra.Command, words []string) error {
-			v, list, err := c.connections(&home, words)
+			v, list, _, err := c.connections(&home, words)
 			switch {
 			case err != nil:
 				return err
@@ -97,7 +97,14 @@ func (r *remover) remove(ctx context.Context, cr *custody.Credential) error {
 			return err
 		}
 	}
-	// Nobody renews it meanwhile: what is revoked is the newest pair.
+	return r.end(ctx, cr, b, why)
+}
+
+// end ends a connection at the service, where there is a broker that can, and removes it here.
+func (r *remover) end(ctx context.Context, cr *custody.Credential, b *sidecar.Broker, why string) error {
+	// What is revoked is the newest pair: one that is still with the local bot is taken first, and
+	// nobody stores another one meanwhile.
+	r.collect(ctx)
 	lock, err := r.v.lock(ctx, cr.ID)
 	if err != nil {
 		return err
@@ -106,7 +113,7 @@ func (r *remover) remove(ctx context.Context, cr *custody.Credential) error {
 	now, err := r.v.get(cr.ID)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &integrations.RefusedError{Reason: "this connection was removed meanwhile"}
+		return removedMeanwhile()
 	case err != nil:
 		return err
 	}
@@ -117,6 +124,7 @@ func (r *remover) remove(ctx context.Context, cr *custody.Credential) error {
 	if err := r.v.remove(now); err != nil {
 		return err
 	}
+	r.tidy()
 	if revoked {
 		r.c.note("%s has ended the connection.", r.m.Name)
 	} else if why != "" {
@@ -131,6 +139,30 @@ func (r *remover) remove(ctx context.Context, cr *custody.Credential) error {
 		r.c.note("%s", whereToRemove(r.m, now))
 	}
 	return nil
+}
+
+// collect stores what is still with the local bot. That it cannot be opened keeps nothing here.
+func (r *remover) collect(ctx context.Context) {
+	if !r.v.hasBot() {
+		return
+	}
+	b := &localBot{c: r.c, v: r.v}
+	if err := b.open(ctx); err != nil {
+		r.c.note("warning: %v", err)
+		return
+	}
+	b.close()
+}
+
+// tidy removes the local bot with the last connection: nothing of one that was removed is left
+// with it, sealed or not.
+func (r *remover) tidy() {
+	if list, damaged, err := r.v.all(); err != nil || len(list)+len(damaged) > 0 {
+		return
+	}
+	if err := r.v.removeBot(); err != nil {
+		r.c.note("warning: the local bot's folder: %v", err)
+	}
 }
 
 // broker returns the broker that can end a connection, or nil and why there is none; a token
@@ -153,16 +185,22 @@ func (r *remover) broker(cr *custody.Credential) (*sidecar.Broker, string, error
 	return b, "", nil
 }
 
+// wideReach says what else ends with a connection at its service, "" where nothing does.
+func wideReach(m *integrations.Manifest, cr *custody.Credential) string {
+	account := printable(accountLabel(cr))
+	switch m.Auth.OAuth.Revoke.Reach {
+	case "account":
+		return fmt.Sprintf("This ends more than this connection: %s ends every connection of %s through this broker's app, on other machines and other people's too.", m.Name, account)
+	case "app":
+		return fmt.Sprintf("This ends more than this connection: %s removes the broker's app from %s, and with it everybody's connection there.", m.Name, account)
+	}
+	return ""
+}
+
 // wider says what else ends, and returns nil when a person agrees to that.
 func (r *remover) wider(ctx context.Context, cr *custody.Credential) error {
-	account := printable(accountLabel(cr))
-	what := ""
-	switch r.m.Auth.OAuth.Revoke.Reach {
-	case "account":
-		what = fmt.Sprintf("This ends more than this connection: %s ends every connection of %s through this broker's app, on other machines and other people's too.", r.m.Name, account)
-	case "app":
-		what = fmt.Sprintf("This ends more than this connection: %s removes the broker's app from %s, and with it everybody's connection there.", r.m.Name, account)
-	default:
+	what := wideReach(r.m, cr)
+	if what == "" {
 		return nil
 	}
 	alone := "--keep-at-service removes it here alone"

@@ -19,11 +19,8 @@ type runner struct {
 	term *terminal // nil where nobody can be asked
 	exec *integrations.Executor
 	m    *integrations.Manifest
-	cred integrations.Credential
-
-	// renew, where there is one, gives another token when the service does not accept this
-	// one. It is asked once.
-	renew func(context.Context) (integrations.Credential, error)
+	cred integrations.Credential // of a stored connection no more than what it has learnt
+	bot  *localBot               // runs what is done with a stored connection; nil where the token is given otherwise
 
 	yes    bool
 	answer string // what is printed instead of the question, where yes
@@ -39,29 +36,26 @@ func (r *runner) run(ctx context.Context, o *integrations.Op, args integrations.
 	if err != nil {
 		return nil, err
 	}
+	var shown *integrations.Result
 	if o.Access == integrations.Write {
-		if err := r.confirm(ctx, call); err != nil {
+		if shown, err = r.confirm(ctx, call); err != nil {
 			return nil, err
 		}
 	}
-	return r.do(ctx, call)
+	res, err := r.do(ctx, call, shown)
+	if be := new(botError); shown != nil && errors.As(err, &be) && be.code == codeConsent {
+		_, say, err := r.preview(ctx, call)
+		return nil, changed(say, err)
+	}
+	return res, err
 }
 
-// do runs a call. One that was turned away for its token changed nothing, and is run once more
-// with another token where there is one.
-func (r *runner) do(ctx context.Context, call *integrations.Call) (*integrations.Result, error) {
-	res, err := r.exec.Do(ctx, call, r.cred)
-	if r.renew == nil || !errors.Is(err, integrations.ErrUnauthorised) {
-		return res, err
+// do runs a call. shown is what a person was shown where that is part of the consent: then a
+// local bot looks again right before it writes.
+func (r *runner) do(ctx context.Context, call *integrations.Call, shown *integrations.Result) (*integrations.Result, error) {
+	if r.bot != nil {
+		return r.bot.do(ctx, call, r.cred.Connection, shown)
 	}
-	renew := r.renew
-	r.renew = nil
-	cred, err := renew(ctx)
-	if err != nil {
-		return nil, err
-	}
-	cred.Connection = r.cred.Connection // with what was learnt on the way
-	r.cred = cred
 	return r.exec.Do(ctx, call, r.cred)
 }
 
@@ -71,7 +65,7 @@ func (r *runner) read(ctx context.Context, op string) (*integrations.Result, err
 	if err != nil {
 		return nil, err
 	}
-	return r.do(ctx, call)
+	return r.do(ctx, call, nil)
 }
 
 // check finds what is wrong with the args before a token is asked for or anything is
@@ -160,7 +154,7 @@ func (c choice) String() string {
 
 // oneLine keeps a service's words from looking like lines of our own.
 func oneLine(s string) string {
-	s = strings.Join(strings.Fields(s), " ")
+	s = strings.Join(strings.Fields(printable(s)), " ")
 	if r := []rune(s); len(r) > 80 {
 		return string(r[:79]) + "…"
 	}
@@ -225,8 +219,9 @@ func decode(data []byte) (any, error) {
 	return v, err
 }
 
-// confirm shows a person what a write will do, and returns nil when it may be done.
-func (r *runner) confirm(ctx context.Context, call *integrations.Call) error {
+// confirm shows a person what a write will do, and returns no error when it may be done. What
+// was shown comes back where the write must still find it so.
+func (r *runner) confirm(ctx context.Context, call *integrations.Call) (shown *integrations.Result, err error) {
 	o := call.Op
 	grave := o.Has(integrations.Money) || o.Has(integrations.Irreversible)
 	var out io.Writer = r.c.err
@@ -236,7 +231,7 @@ func (r *runner) confirm(ctx context.Context, call *integrations.Call) error {
 	before, say, err := r.preview(ctx, call)
 	switch {
 	case err != nil && grave:
-		return fmt.Errorf("what it would do could not be looked up, so nothing was changed: %w", err)
+		return nil, fmt.Errorf("what it would do could not be looked up, so nothing was changed: %w", err)
 	case err != nil:
 		fmt.Fprintf(out, "What is there now could not be looked up: %v\n", err)
 	case say != "":
@@ -251,20 +246,33 @@ func (r *runner) confirm(ctx context.Context, call *integrations.Call) error {
 	if r.yes {
 		fmt.Fprintln(out, r.answer)
 	} else if err := r.ask(ctx, call); err != nil {
-		return err
+		return nil, err
 	}
-	if !grave || before == nil {
-		return nil
+	switch {
+	case !grave || before == nil:
+		return nil, nil
+	case r.bot != nil:
+		return before, nil
 	}
 	// The answer took a person's time; what was shown must still be so.
 	now, say, err := r.preview(ctx, call)
 	if err != nil {
-		return fmt.Errorf("what it would do could not be looked up again, so nothing was changed: %w", err)
+		return nil, fmt.Errorf("what it would do could not be looked up again, so nothing was changed: %w", err)
 	}
 	if same, err := equalJSON(before.JSON, now.JSON); err != nil || !same {
-		return &integrations.RefusedError{Reason: "it is not as it was shown any more. It now reads: " + strings.TrimSuffix(say, "."), Hint: "run the command again, if this is still what you want"}
+		return nil, changed(say, nil)
 	}
-	return nil
+	return before, nil
+}
+
+// changed refuses a write that a person has seen otherwise. say is how it reads now, where
+// that could be looked up.
+func changed(say string, err error) error {
+	reason := "it is not as it was shown any more"
+	if err == nil && say != "" {
+		reason += ". It now reads: " + strings.TrimSuffix(say, ".")
+	}
+	return &integrations.RefusedError{Reason: reason, Hint: "run the command again, if this is still what you want"}
 }
 
 // preview runs the operation's preview, and returns nil and "" where it has none.
@@ -273,7 +281,7 @@ func (r *runner) preview(ctx context.Context, call *integrations.Call) (*integra
 	if p == nil || err != nil {
 		return nil, "", err
 	}
-	res, err := r.do(ctx, p)
+	res, err := r.do(ctx, p, nil)
 	if err != nil {
 		return nil, "", err
 	}

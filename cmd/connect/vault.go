@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,13 +20,17 @@ import (
 
 // The vault is a folder that its owner alone reads: the key of this member, and credentials
 // sealed to that key, one envelope a connection and one a broker whose token was given.
-// Beside a connection stands a lock, which holds no more than the number of a pair.
+// Beside a connection stands a lock, which holds no more than the number of a pair. The local
+// bot, which runs what is done with them, has a key and a folder of its own there.
 const (
-	vaultKey     = "identity.pem"
-	vaultFolder  = "connections"
-	vaultBrokers = "brokers"
-	vaultSpace   = "cli"
-	maxVaultFile = 1 << 20
+	vaultKey       = "identity.pem"
+	vaultFolder    = "connections"
+	vaultBrokers   = "brokers"
+	vaultBotKey    = "bot.pem"
+	vaultBotFolder = "bot" // not "sidecar", which is the folder of connect sidecar
+	vaultAddLock   = "add.lock"
+	vaultSpace     = "cli"
+	maxVaultFile   = 1 << 20
 )
 
 // homeFlag says where the vault is.
@@ -64,31 +69,105 @@ func (f *homeFlag) open() (*vault, error) {
 		return nil, err
 	}
 	file := filepath.Join(dir, vaultKey)
+	var open []string // what others can read
+	missing := false
 	for _, p := range []string{dir, file} {
 		info, err := os.Stat(p)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nil, errNoVault
+			missing = true
 		case err != nil:
 			return nil, fmt.Errorf("the stored connections: %w", withoutPath(err))
-		case runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0:
-			return nil, &hintedError{&integrations.RefusedError{Reason: "the folder of stored connections can be read by others"},
-				fmt.Sprintf("chmod go= %s %s", dir, file)}
+		case othersRead(info):
+			open = append(open, commandWord(p))
 		}
 	}
+	switch {
+	case len(open) > 0:
+		return nil, &hintedError{&integrations.RefusedError{Reason: "the folder of stored connections can be read by others"}, "chmod go= " + strings.Join(open, " ")}
+	case missing:
+		return nil, errNoVault
+	}
+	member, err := readKey(file, "the key of the stored connections")
+	if err != nil {
+		return nil, err
+	}
+	v := &vault{dir, member}
+	v.sweep()
+	return v, nil
+}
+
+// commandWord writes a path as a person types it in a shell, where that can be done.
+func commandWord(path string) string {
+	if w, ok := shellWord(path); ok {
+		return w
+	}
+	return "DIR"
+}
+
+// files returns what a pattern fits in a folder. The folder's own name is no pattern.
+func files(dir, pattern string) []string {
+	names, err := fs.Glob(os.DirFS(dir), pattern)
+	if err != nil {
+		return nil
+	}
+	for i, name := range names {
+		names[i] = filepath.Join(dir, name)
+	}
+	return names
+}
+
+// tempLife is how old a file is that nobody writes any more.
+const tempLife = time.Hour
+
+// sweep removes what processes that were killed left half written: it is sealed, and of no use.
+func (v *vault) sweep() {
+	for _, folder := range []string{"", vaultFolder, vaultBrokers} {
+		for _, name := range files(filepath.Join(v.dir, folder), tempFiles) {
+			if info, err := os.Lstat(name); err == nil && info.Mode().IsRegular() && time.Since(info.ModTime()) > tempLife {
+				os.Remove(name)
+			}
+		}
+	}
+}
+
+// readKey reads a key that makeKey made. what it is stands in the error.
+func readKey(file, what string) (*custody.Identity, error) {
 	data, err := readFile(file, maxVaultFile)
 	if err != nil {
-		return nil, fmt.Errorf("the key of the stored connections %w", err)
+		return nil, fmt.Errorf("%s %w", what, err)
 	}
 	block, _ := pem.Decode(data)
 	if block == nil {
-		return nil, fmt.Errorf("the key of the stored connections (%s) is damaged", file)
+		return nil, fmt.Errorf("%s (%s) is damaged", what, file)
 	}
-	member, err := custody.ParseIdentity(block.Bytes)
+	id, err := custody.ParseIdentity(block.Bytes)
 	if err != nil {
-		return nil, fmt.Errorf("the key of the stored connections (%s) is damaged: %w", file, err)
+		return nil, fmt.Errorf("%s (%s) is damaged: %w", what, file, err)
 	}
-	return &vault{dir, member}, nil
+	return id, nil
+}
+
+// makeKey makes a key in a folder, unless another one is made there meanwhile.
+func makeKey(dir, name, what string) error {
+	id, err := custody.NewIdentity()
+	if err != nil {
+		return err
+	}
+	der, err := id.MarshalPKCS8()
+	if err != nil {
+		return err
+	}
+	temp, err := writeTemp(dir, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temp)
+	// A link, unlike a rename, puts no other key aside that was made meanwhile.
+	if err := os.Link(temp, filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%s: %w", what, linkError(err))
+	}
+	return nil
 }
 
 // make opens the vault, and makes it where there is none.
@@ -104,22 +183,8 @@ func (f *homeFlag) make() (*vault, error) {
 	if err := os.MkdirAll(filepath.Join(dir, vaultFolder), 0o700); err != nil {
 		return nil, fmt.Errorf("the folder of stored connections: %w", withoutPath(err))
 	}
-	member, err := custody.NewIdentity()
-	if err != nil {
+	if err := makeKey(dir, vaultKey, "the key of stored connections"); err != nil {
 		return nil, err
-	}
-	der, err := member.MarshalPKCS8()
-	if err != nil {
-		return nil, err
-	}
-	temp, err := writeTemp(dir, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
-	if err != nil {
-		return nil, err
-	}
-	defer os.Remove(temp)
-	// A link, unlike a rename, puts no other key aside that was made meanwhile.
-	if err := os.Link(temp, filepath.Join(dir, vaultKey)); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("the key of stored connections: %w", linkError(err))
 	}
 	return f.open()
 }
@@ -132,9 +197,12 @@ func linkError(err error) error {
 	return err
 }
 
+// tempFiles are files that are not written yet.
+const tempFiles = ".new-*"
+
 // writeTemp writes a file that its owner alone reads, and returns its name.
 func writeTemp(dir string, data []byte) (name string, err error) {
-	f, err := os.CreateTemp(dir, ".new-*") // mode 0600
+	f, err := os.CreateTemp(dir, tempFiles) // mode 0600
 	if err != nil {
 		return "", fmt.Errorf("the folder of stored connections: %w", withoutPath(err))
 	}
@@ -152,11 +220,7 @@ func (v *vault) file(id string) string { return filepath.Join(v.dir, vaultFolder
 // all returns the connections by service and the time they were made, and the names of files
 // that do not open.
 func (v *vault) all() (list []*custody.Credential, damaged []string, err error) {
-	files, err := filepath.Glob(filepath.Join(v.dir, vaultFolder, "*.json"))
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, file := range files {
+	for _, file := range files(filepath.Join(v.dir, vaultFolder), "*.json") {
 		c, err := v.read(file)
 		if err != nil {
 			damaged = append(damaged, file)
@@ -268,20 +332,25 @@ func (v *vault) remove(c *custody.Credential) error {
 	if err := os.Remove(v.file(c.ID)); err != nil {
 		return fmt.Errorf("the stored connection: %w", withoutPath(err))
 	}
-	os.Remove(v.lockFile(c.ID)) // whoever waits for it finds no connection
+	v.forget(c.ID)
 	return syncFolder(filepath.Join(v.dir, vaultFolder))
 }
 
-// accountLabel is what a connection is called.
+// forget removes a connection's lock: whoever waits for it finds no connection.
+func (v *vault) forget(id string) { os.Remove(v.lockFile(id)) }
+
+// accountLabel is what a connection is called, on one line: it may be the provider's text.
 func accountLabel(c *custody.Credential) string {
-	if c.Account != nil && c.Account.Label != "" {
-		return c.Account.Label
+	if c.Account != nil {
+		if s := printable(c.Account.Label); s != "" {
+			return s
+		}
 	}
 	return c.ID[:min(8, len(c.ID))]
 }
 
 func isAccount(c *custody.Credential, name string) bool {
-	return name == c.ID || name == accountLabel(c) || c.Account != nil && name == c.Account.ID
+	return name == c.ID || name == accountLabel(c) || c.Account != nil && (name == c.Account.ID || name == c.Account.Label)
 }
 
 // pick returns the one connection of a service, or of those called account. It returns nil
