@@ -3,8 +3,6 @@ package main
 import (
 	"crypto/ed25519"
 	"encoding/json"
-	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -188,15 +186,15 @@ func TestBrokerOrigin(t *testing.T) {
 	}
 }
 
-// A label is the provider's text: it forges no line, and acts on no terminal.
+// A label is the provider's text: it forges no line, and acts on no terminal. The executor lets
+// line ends through; a credential from elsewhere may hold anything.
 func TestLabelsStayOnTheirLine(t *testing.T) {
-	w := newWorld(t, brokertest.Options{})
-	evil := "oct\u001b]0;x\u0007\u009b31m\u202e\ncat\nerror: all is lost\u2028x"
+	home := filepath.Join(t.TempDir(), "vault")
 	n := 0
 	srv, err := peer.Start(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		n++
 		rw.Header().Set("Content-Type", "application/json")
-		json.NewEncoder(rw).Encode(map[string]any{"id": n, "login": evil, "name": evil, "type": "User", "html_url": "https://github.com/octocat"})
+		json.NewEncoder(rw).Encode(map[string]any{"id": n, "login": "ada\nerror: all is lost", "name": "Ada", "type": "User", "html_url": "https://github.com/octocat"})
 	}), "api.github.com")
 	if err != nil {
 		t.Fatal(err)
@@ -208,22 +206,32 @@ func TestLabelsStayOnTheirLine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	peerFlags := []string{"--home", w.home, "--connect-to", "api.github.com:443:" + srv.Addr, "--cacert", ca}
+	v, err := (&homeFlag{dir: home}).make()
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now().Unix()
+	if err := v.put(&custody.Credential{V: 1, ID: custody.NewID(), Generation: 1, Pair: 1, Service: "github", Kind: custody.KindPAT, Secret: integrations.NewSecret("x"), ConnectedAt: now - 10,
+		Account: &custody.Account{ID: "0", Label: "oct\u001b]0;x\u0007\u009b31m\u202e\ncat\nerror: all is lost\u2028x"}}); err != nil {
+		t.Fatal(err)
+	}
+	const shown = "oct]0;x31m cat error: all is lostx"
+	w := new(world)
+	flags := []string{"--home", home, "--connect-to", "api.github.com:443:" + srv.Addr, "--cacert", ca}
 	var all strings.Builder
 	for _, c := range []struct {
 		words []string
 		code  int
 		want  string
 	}{
-		{append([]string{"add", "github", "--token-file", file}, peerFlags...), 0, "GitHub is connected: oct]0;x31m cat error: all is lostx, read-only.\n"},
-		{append([]string{"add", "github", "--token-file", file}, peerFlags...), 0, "GitHub is connected: "},
-		{append([]string{"op", "github", "whoami"}, peerFlags...), 2, "GitHub is connected with several accounts: oct]0;x31m cat error: all is lostx, oct"},
-		{append([]string{"op", "github", "whoami", "--account", "none"}, peerFlags...), 2, "hint: they are: oct]0;x31m cat"},
-		{[]string{"remove", "github", "--home", w.home}, 2, "several accounts: oct"},
-		{[]string{"list", "--home", w.home}, 0, "oct]0;x31m cat error: all is lostx"},
-		{[]string{"list", "--json", "--home", w.home}, 0, `oct\u001b]0;x\u0007\u009b31m\u202e\ncat\nerror: all is lost\u2028x`},
-		{append([]string{"op", "github", "whoami", "--token-file", file, "--json"}, peerFlags...), 0, `\u009b31m\u202e`},
-		{append([]string{"op", "github", "whoami", "--token-file", file}, peerFlags...), 0, `\u009b31m\u202e`},
+		{append([]string{"add", "github", "--token-file", file}, flags...), 0, "This token belongs to ada error: all is lost.\nGitHub is connected: ada error: all is lost, read-only.\n"},
+		{append([]string{"op", "github", "whoami"}, flags...), 2, "GitHub is connected with several accounts: " + shown + ", ada error: all is lost\n"},
+		{append([]string{"op", "github", "whoami", "--account", "none"}, flags...), 2, "hint: they are: " + shown + ", ada error"},
+		{[]string{"remove", "github", "--home", home}, 2, "several accounts: " + shown},
+		{[]string{"list", "--home", home}, 0, "github   " + shown},
+		{[]string{"list", "--json", "--home", home}, 0, `"label":"oct\u001b]0;x\u0007\u009b31m\u202e\ncat\nerror: all is lost\u2028x"`},
+		{[]string{"export", "--home", home}, 0, `"label": "oct\u001b]0;x\u0007\u009b31m\u202e\ncat\nerror: all is lost\u2028x"`},
+		{[]string{"remove", "github", "--home", home, "--account", shown}, 0, "no longer connected here: " + shown + ".\n"},
 	} {
 		said, code := w.runAs(t, c.words...)
 		all.WriteString(said)
@@ -236,18 +244,18 @@ func TestLabelsStayOnTheirLine(t *testing.T) {
 			t.Errorf("%q", line)
 		}
 	}
-	// What is escaped is the same text, and nothing else is.
-	for _, s := range []string{"plain ö 👩‍🚀", "\u009b\u202e\U000e0041\u200b\u200c"} {
+	// What is escaped is the same text, and what can be seen is not escaped.
+	for s, want := range map[string]string{
+		"plain ö 👩\u200d🚀":                   `"plain ö 👩` + "\u200d" + `🚀"`,
+		"\u009b\u202e\U000e0041\u200b\u200c": `"\u009b\u202e\udb40\udc41\u200b` + "\u200c" + `"`,
+	} {
 		var b strings.Builder
-		if err := writeJSON(&b, s); err != nil {
-			t.Fatal(err)
+		if err := writeJSON(&b, s); err != nil || b.String() != want+"\n" {
+			t.Errorf("%q is written as %q (%v)", s, b.String(), err)
 		}
 		var back string
 		if err := json.Unmarshal([]byte(b.String()), &back); err != nil || back != s {
 			t.Errorf("%q came back as %q (%v)", s, back, err)
 		}
-	}
-	if _, err := fmt.Fprint(io.Discard, n); err != nil || n == 0 {
-		t.Error("nobody was asked")
 	}
 }

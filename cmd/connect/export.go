@@ -60,7 +60,7 @@ to. No token and no key is in it, so that nothing can be connected with it again
 			if err != nil {
 				return err
 			}
-			data = append(data, '\n')
+			data = escapeJSON(append(data, '\n'))
 			if file == "" {
 				_, err := c.out.Write(data)
 				return err
