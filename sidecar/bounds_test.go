@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,14 +16,18 @@ import (
 // A gate holds the provider's answers until it is opened.
 type gate struct {
 	in   chan bool // one for each call that arrived
-	open chan bool
+	shut chan bool
+	once sync.Once
 }
 
+func (g *gate) open() { g.once.Do(func() { close(g.shut) }) }
+
 func (s *stage) gate(h http.HandlerFunc) *gate {
-	g := &gate{make(chan bool, 1000), make(chan bool)}
+	g := &gate{in: make(chan bool, 1000), shut: make(chan bool)}
+	s.t.Cleanup(g.open) // also where the test has failed
 	s.provider.answer(func(w http.ResponseWriter, r *http.Request) {
 		g.in <- true
-		<-g.open
+		<-g.shut
 		h(w, r)
 	})
 	return g
@@ -60,7 +65,7 @@ func TestQueueIsFull(t *testing.T) {
 	if n.Running != 2 || n.Waiting != 3 || n.Busy != 1 || n.Refused != 1 {
 		t.Errorf("%+v", n)
 	}
-	close(g.open)
+	g.open()
 	for range 5 {
 		if code := <-done; code != "ok" {
 			t.Errorf("one that waited: %s", code)
@@ -77,7 +82,7 @@ func TestQueueIsFull(t *testing.T) {
 	<-bg.in
 	d := b.delivery(second)
 	b.want(t, b.read(b.ada, d), codeBusy, 1, 0)
-	close(bg.open)
+	bg.open()
 	<-done
 	b.until(0, 0)
 	b.want(t, b.read(b.ada, d), "ok", 2, 0)
@@ -85,33 +90,36 @@ func TestQueueIsFull(t *testing.T) {
 
 func TestOneMemberLeavesRoom(t *testing.T) {
 	for _, x := range []struct {
-		name             string
-		set              func(*Config)
-		sent, ran, inbox int
+		name      string
+		set       func(*Config)
+		sent, ran int
 	}{
-		{"as it is set", func(c *Config) { c.MaxOperations, c.MaxPerMember = 4, 3 }, 10, 3, 0},
-		{"by default", func(c *Config) { c.MaxOperations = 20 }, 40, 10, 0},
+		{"as it is set", func(c *Config) { c.MaxOperations, c.MaxPerMember = 4, 3 }, 10, 3},
+		{"by default", func(c *Config) { c.MaxOperations = 20 }, 40, 10},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			s := newStage(t, x.set)
 			g := s.gate(me)
 			c := s.connection("github", integrations.Read, 0)
 			var wg sync.WaitGroup
-			var mu sync.Mutex
-			busy := 0
+			var busy atomic.Int64
 			for range x.sent {
 				o := s.order(c, "whoami", `{}`)
 				o.member = s.eve
 				wg.Go(func() {
 					if all := must(s.Handle(context.Background(), s.delivery(o))); s.open(s.eve, all).code() == codeBusy {
-						mu.Lock()
-						busy++
-						mu.Unlock()
+						busy.Add(1)
 					}
 				})
 			}
 			for range x.ran {
 				<-g.in
+			}
+			for range 5000 {
+				if busy.Load() == int64(x.sent-x.ran) {
+					break
+				}
+				time.Sleep(time.Millisecond)
 			}
 			s.until(int64(x.ran), 0)
 			// Eve has all that she may have; Ada is served at once.
@@ -124,13 +132,13 @@ func TestOneMemberLeavesRoom(t *testing.T) {
 			case <-time.After(5 * time.Second):
 				t.Error("Ada waits for Eve")
 			}
-			close(g.open)
+			g.open()
 			if code := <-ran; code != "ok" {
 				t.Errorf("Ada: %s", code)
 			}
 			wg.Wait()
-			if busy != x.sent-x.ran {
-				t.Errorf("%d of %d were refused", busy, x.sent)
+			if busy.Load() != int64(x.sent-x.ran) {
+				t.Errorf("%d of %d were refused", busy.Load(), x.sent)
 			}
 		})
 	}
@@ -174,7 +182,7 @@ func TestClose(t *testing.T) {
 		t.Error("it does not wait for the write")
 	case <-time.After(50 * time.Millisecond):
 	}
-	close(g.open)
+	g.open()
 	if err := <-closed; err != nil {
 		t.Error(err)
 	}
@@ -196,7 +204,7 @@ func TestClose(t *testing.T) {
 	if err := s.Sidecar.Close(short); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("closed with a write under way: %v", err)
 	}
-	close(g.open)
+	g.open()
 	s.start()
 	out := s.send(late)
 	if out.code() != codeUnknown { // nobody could note how it ended

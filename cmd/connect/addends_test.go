@@ -157,7 +157,6 @@ func TestBrokerOrigin(t *testing.T) {
 		t.Fatal(err)
 	}
 	long := strings.Repeat(strings.Repeat("a", 49)+".", 5) + "bcd" // 253 bytes
-	now := time.Now()
 	for s, want := range map[string]bool{
 		"https://connect.example": true, "https://connect.example:8443": true, "https://xn--brse-5qa.example": true, "https://a-b.c1.example": true,
 		"https://" + long: true, "https://" + long + "e": false, "https://" + long + ":8443": false,
@@ -174,16 +173,42 @@ func TestBrokerOrigin(t *testing.T) {
 		} else if err != nil {
 			continue
 		}
-		c := &custody.Credential{V: 1, ID: custody.NewID(), Generation: 1, Pair: 1, Service: "github", Kind: custody.KindOAuth,
-			Secret: integrations.NewSecret("abc"), Refresh: integrations.NewSecret("rt1.a.bbbb"), Broker: s}
-		if _, err := c.Seal(key, vaultSpace); err != nil {
-			t.Errorf("%q cannot be stored: %v", s, err)
-		}
-		if _, err := broker.SignToken(private, "k", broker.Claims{Origins: []string{s}, RegisteredClaims: jwt.RegisteredClaims{
-			Issuer: "i", Audience: jwt.ClaimStrings{s}, ID: "1", IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(time.Hour))}}); err != nil {
-			t.Errorf("%q is no broker's own: %v", s, err)
-		}
+		held(t, key, private, s)
 	}
+}
+
+// held holds that an origin can be stored, and is a broker's own.
+func held(t *testing.T, key *custody.Identity, private ed25519.PrivateKey, s string) {
+	t.Helper()
+	now := time.Now()
+	c := &custody.Credential{V: 1, ID: custody.NewID(), Generation: 1, Pair: 1, Service: "github", Kind: custody.KindOAuth,
+		Secret: integrations.NewSecret("abc"), Refresh: integrations.NewSecret("rt1.a.bbbb"), Broker: s}
+	if _, err := c.Seal(key, vaultSpace); err != nil {
+		t.Errorf("%q cannot be stored: %v", s, err)
+	}
+	if _, err := broker.SignToken(private, "k", broker.Claims{Origins: []string{s}, RegisteredClaims: jwt.RegisteredClaims{
+		Issuer: "i", Audience: jwt.ClaimStrings{s}, ID: "1", IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(time.Hour))}}); err != nil {
+		t.Errorf("%q is no broker's own: %v", s, err)
+	}
+}
+
+func FuzzBrokerOrigin(f *testing.F) {
+	for _, s := range []string{"https://connect.example", "https://a.b:8443", "https://xn--brse-5qa.example", "https://a.0x7f", "https://a..b", "https://1.2.3.4:1"} {
+		f.Add(s)
+	}
+	key, err := custody.NewIdentity()
+	if err != nil {
+		f.Fatal(err)
+	}
+	_, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if checkBrokerOrigin(s) == nil {
+			held(t, key, private, s)
+		}
+	})
 }
 
 // A label is the provider's text: it forges no line, and acts on no terminal. The executor lets

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -139,12 +140,15 @@ func TestBrokerServesTLSAndSecretsFile(t *testing.T) {
 	roots.AppendCertsFromPEM(cert)
 	addr, stop := testBroker(t, append(keysEnv(t), "CONNECT_PUBLIC_URL=https://connect.example"),
 		"--cert", write("cert.pem", cert), "--key", write("key.pem", key),
-		"--secrets-file", write("secrets.json", []byte(`{"linear": {"client_id": "lid", "client_secret": "ls"}}`)))
+		"--secrets-file", write("secrets.json", []byte(`{"linear": {"client_id": "lid", "client_secret": "ls"}, "gihub": {"client_id": "g", "client_secret": "gs"}}`)))
 	client := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "connect.example"}}}
 	if status, body := askBroker(t, client, "https://"+addr+"/api/oauth/config?service=linear"); status != http.StatusOK || !strings.Contains(body, "true") {
 		t.Errorf("linear: %d %s", status, body)
 	}
-	stop()
+	said := stop()
+	if !strings.Contains(said, `warning: an entry of --secrets-file names no service of the registry with OAuth "gihub", and is not used`) || strings.Count(said, "names no service") != 1 {
+		t.Errorf("what is no service is not said:\n%s", said)
+	}
 }
 
 // A token that the program signs opens the broker that it configures, and a made-up one does not.
@@ -189,6 +193,45 @@ func TestBrokerTakesSignedToken(t *testing.T) {
 		res.Body.Close()
 		if res.StatusCode != c.want {
 			t.Errorf("refresh: %d, want %d", res.StatusCode, c.want)
+		}
+	}
+}
+
+// Secrets that go to a file which others read are said to.
+func TestBrokerTokenWarnsOfOpenFile(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no modes")
+	}
+	dir := t.TempDir()
+	run := func(mode os.FileMode, name string, words ...string) string {
+		t.Helper()
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if err := f.Chmod(mode); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("connect", append([]string{"broker", "token"}, words...)...)
+		var said strings.Builder
+		cmd.Stdout, cmd.Stderr = f, &said
+		if err := cmd.Run(); err != nil {
+			t.Fatalf("%v: %s", err, said.String())
+		}
+		return said.String()
+	}
+	run(0o600, "instance.pem", "keys", "--instance")
+	for name, words := range map[string][]string{
+		"keys": {"keys"}, "pair": {"keys", "--instance"},
+		"sign": {"sign", "--key-file", filepath.Join(dir, "instance.pem"), "--issuer", "chat.example", "--broker", "https://connect.example", "--origin", "https://chat.example"},
+	} {
+		const warning = "warning: the file that this goes to can be read by others (mode 0644), and it is secret: chmod 600 it"
+		if said := run(0o644, name+" open", words...); !strings.Contains(said, warning) {
+			t.Errorf("%s: an open file is not said:\n%s", name, said)
+		}
+		if said := run(0o600, name, words...); strings.Contains(said, "can be read by others") {
+			t.Errorf("%s: a private file:\n%s", name, said)
 		}
 	}
 }

@@ -24,9 +24,10 @@ func (c *cli) removeCommand() *cobra.Command {
 		Use:   "remove SERVICE",
 		Short: "End a connection at the service and remove it here",
 		Long: `Remove ends a connection that was made in a browser at the service, through its broker,
-and deletes it from this machine. "connect disconnect --everything" does so for all. Where that ends more than this connection it says so and
+and deletes it from this machine. Where that ends more than this connection it says so and
 asks first. What does not work at the service is said, with the place where you can do it
-yourself, and removes the connection here all the same.
+yourself, and removes the connection here all the same. "connect disconnect --everything"
+does so with all of them.
 
 A pasted token is its owner's: remove says where it is deleted, and it works until then.`,
 		Args:              words(1, 1, "connect list tells what is stored"),
