@@ -48,7 +48,7 @@ func openStore(ctx context.Context, dir string, secret []byte) (*store, error) {
 	}
 	f.Close()
 	q := url.Values{"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)", "secure_delete(1)", "cache_size(-1024)", "foreign_keys(1)"}, "_txlock": {"immediate"}}
-	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Opaque: file, RawQuery: q.Encode()}).String())
+	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath(), RawQuery: q.Encode()}).String())
 	if err != nil {
 		return nil, fmt.Errorf("the sidecar's store: %w", err)
 	}
