@@ -20,10 +20,11 @@ var layers = map[string][]string{
 	"integrations": {},
 	"custody":      {"integrations"},
 	"broker":       {"custody", "integrations"},
-	"sidecar":      {"custody", "integrations"}, // never broker: they speak HTTP
-	"instance":     {"custody", "integrations"},
+	"sidecar":      {"custody", "integrations", "internal"}, // never broker: they speak HTTP
+	"instance":     {"custody", "integrations", "internal"},
 	"functions":    {"broker", "custody", "integrations"},
-	"cmd":          {"broker", "sidecar", "instance", "custody", "integrations", "web"},
+	"cmd":          {"broker", "sidecar", "instance", "custody", "integrations", "internal", "web"},
+	"internal":     {},
 	"web":          {},
 }
 

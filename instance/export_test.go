@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"time"
+
+	"github.com/elevenmessenger/connect/internal/database"
 )
 
 // NoStrangerLimit lets the tests of one machine log in as often as they like.
@@ -23,20 +25,20 @@ func SetStream(c *Config, hello, ping, pong, write time.Duration) {
 
 // OldStore makes a database as the program of a version made it.
 func OldStore(path string, version int) (*sql.DB, error) {
-	all, err := readMigrations(migrations)
+	all, err := database.Migrations(migrations, "migrations")
 	if err != nil {
 		return nil, err
 	}
-	db, err := openSQLite(path, "immediate")
+	db, err := database.Open(path, database.Immediate, busyTimeout)
 	if err != nil {
 		return nil, err
 	}
-	return db, migrate(context.Background(), db, all[:version], time.Now())
+	return db, database.Migrate(context.Background(), db, all[:version], time.Now())
 }
 
 // LastVersion is the version of a database of this program.
 func LastVersion() int {
-	all, err := readMigrations(migrations)
+	all, err := database.Migrations(migrations, "migrations")
 	if err != nil {
 		panic(err)
 	}

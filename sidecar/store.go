@@ -8,15 +8,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net/url"
 	"os"
 	"path/filepath"
 	"time"
 
-	_ "modernc.org/sqlite" // the driver
-
 	"github.com/elevenmessenger/connect/custody"
+	"github.com/elevenmessenger/connect/internal/database"
 )
 
 //go:embed migrations/*.sql
@@ -32,29 +29,23 @@ type store struct {
 	beginStmt, doneStmt, seenStmt, endedStmt *sql.Stmt
 }
 
-// ErrNewer means that a newer version has used the folder.
-var ErrNewer = errors.New("a newer version of this program has used the folder; it is not touched")
-
 // openStore opens the store of a folder, and makes it where there is none. secret, where it
 // is not empty, is the group's key; else one is made and kept.
 func openStore(ctx context.Context, dir string, secret []byte) (*store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("the sidecar's folder: %w", err)
 	}
-	file := filepath.Join(dir, "sidecar.db")
-	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600) // before SQLite makes it readable by others
+	all, err := database.Migrations(migrations, "migrations")
 	if err != nil {
-		return nil, fmt.Errorf("the sidecar's folder: %w", err)
+		return nil, fmt.Errorf("the sidecar's store: %w", err)
 	}
-	f.Close()
-	q := url.Values{"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)", "secure_delete(1)", "cache_size(-1024)", "foreign_keys(1)"}, "_txlock": {"immediate"}}
-	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath(), RawQuery: q.Encode()}).String())
+	db, err := database.Open(filepath.Join(dir, "sidecar.db"), database.Immediate, 10*time.Second, "synchronous(FULL)", "secure_delete(1)", "cache_size(-1024)", "foreign_keys(1)")
 	if err != nil {
 		return nil, fmt.Errorf("the sidecar's store: %w", err)
 	}
 	db.SetMaxOpenConns(2) // each has a cache of its own
 	s := &store{db: db, holder: rand.Text()}
-	if err := s.migrate(ctx); err != nil {
+	if err := database.Migrate(ctx, db, all, time.Now()); err != nil {
 		db.Close()
 		return nil, fmt.Errorf("the sidecar's store: %w", err)
 	}
@@ -83,36 +74,6 @@ func openStore(ctx context.Context, dir string, secret []byte) (*store, error) {
 }
 
 func (s *store) close() error { return s.db.Close() }
-
-// migrate brings the database to the newest schema, one numbered file after the other.
-func (s *store) migrate(ctx context.Context) error {
-	return s.tx(ctx, func(tx *sql.Tx) error {
-		var version int
-		if err := tx.QueryRow(`PRAGMA user_version`).Scan(&version); err != nil {
-			return err
-		}
-		files, err := fs.Glob(migrations, "migrations/*.sql")
-		if err != nil {
-			return err
-		}
-		if version > len(files) {
-			return ErrNewer
-		}
-		for i, file := range files[version:] {
-			text, err := migrations.ReadFile(file)
-			if err != nil {
-				return err
-			}
-			if _, err := tx.Exec(string(text)); err != nil {
-				return fmt.Errorf("%s: %w", file, err)
-			}
-			if _, err := tx.Exec(fmt.Sprintf(`PRAGMA user_version = %d`, version+i+1)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
 
 // tx runs f in a transaction that has reached the disk when tx returns nil.
 func (s *store) tx(ctx context.Context, f func(*sql.Tx) error) error {

@@ -9,15 +9,12 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
-	_ "modernc.org/sqlite" // the driver
-
 	"github.com/elevenmessenger/connect/custody"
+	"github.com/elevenmessenger/connect/internal/database"
 )
 
 // A sidecarDB is state.db: which key each bot had last, how far its log has been handled, and
@@ -30,59 +27,25 @@ const (
 	memberHeld  = "held" // nothing of it is run until a person has compared fingerprints
 )
 
-const sidecarSchema = `
-CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS bots (name TEXT PRIMARY KEY, id TEXT NOT NULL) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS cursors (bot TEXT, instance TEXT, seq INTEGER NOT NULL, PRIMARY KEY (bot, instance)) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS members (id TEXT PRIMARY KEY, key TEXT NOT NULL, name TEXT NOT NULL, folded TEXT NOT NULL, state TEXT NOT NULL, since INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS members_by_name ON members (folded);
-PRAGMA user_version = 1;
-`
-
-// errNewerState means that a newer version has used the folder.
-var errNewerState = errors.New("a newer version of this program has used the sidecar's folder; it is not touched")
+var sidecarSchema = []database.Migration{{Version: 1, Name: "0001_start", SQL: `
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE bots (name TEXT PRIMARY KEY, id TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE cursors (bot TEXT, instance TEXT, seq INTEGER NOT NULL, PRIMARY KEY (bot, instance)) STRICT, WITHOUT ROWID;
+CREATE TABLE members (id TEXT PRIMARY KEY, key TEXT NOT NULL, name TEXT NOT NULL, folded TEXT NOT NULL, state TEXT NOT NULL, since INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE INDEX members_by_name ON members (folded);
+`}}
 
 func openSidecarDB(ctx context.Context, dir string) (*sidecarDB, error) {
-	file := filepath.Join(dir, sidecarState)
-	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600) // before SQLite makes it readable by others
-	if err != nil {
-		return nil, fmt.Errorf("the sidecar's folder: %w", withoutPath(err))
-	}
-	f.Close()
-	q := url.Values{"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)", "cache_size(-512)"}, "_txlock": {"immediate"}}
-	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Opaque: file, RawQuery: q.Encode()}).String())
+	db, err := database.Open(filepath.Join(dir, sidecarState), database.Immediate, 10*time.Second, "synchronous(FULL)", "cache_size(-512)")
 	if err != nil {
 		return nil, fmt.Errorf("the sidecar's state: %w", err)
 	}
 	db.SetMaxOpenConns(1)
-	s := &sidecarDB{db}
-	if err := s.migrate(ctx); err != nil {
+	if err := database.Migrate(ctx, db, sidecarSchema, time.Now()); err != nil {
 		db.Close()
-		return nil, err
+		return nil, fmt.Errorf("the sidecar's state: %w", err)
 	}
-	return s, nil
-}
-
-func (s *sidecarDB) migrate(ctx context.Context) error {
-	var version int
-	if err := s.db.QueryRowContext(ctx, `PRAGMA user_version`).Scan(&version); err != nil {
-		return fmt.Errorf("the sidecar's state: %w", err)
-	}
-	if version > 1 {
-		return errNewerState
-	}
-	if version == 1 {
-		return nil
-	}
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("the sidecar's state: %w", err)
-	}
-	defer tx.Rollback()
-	if _, err := tx.ExecContext(ctx, sidecarSchema); err != nil {
-		return fmt.Errorf("the sidecar's state: %w", err)
-	}
-	return tx.Commit()
+	return &sidecarDB{db}, nil
 }
 
 func (s *sidecarDB) close() error { return s.db.Close() }
