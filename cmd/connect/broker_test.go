@@ -21,10 +21,16 @@ import (
 	"time"
 )
 
-// testBroker starts the real program with env and returns its address and how to end it.
 func testBroker(t *testing.T, env []string, words ...string) (addr string, stop func() string) {
 	t.Helper()
-	cmd := exec.Command("connect", append([]string{"broker", "--listen", "127.0.0.1:0"}, words...)...)
+	return testServer(t, env, append([]string{"broker"}, words...)...)
+}
+
+// testServer starts the real program, which listens, with env and returns its address and how
+// to end it.
+func testServer(t *testing.T, env []string, words ...string) (addr string, stop func() string) {
+	t.Helper()
+	cmd := exec.Command("connect", append(words, "--listen", "127.0.0.1:0")...)
 	cmd.Env = append(os.Environ(), env...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
@@ -41,7 +47,7 @@ func testBroker(t *testing.T, env []string, words ...string) (addr string, stop 
 		line, err := lines.ReadString('\n')
 		said.WriteString(line)
 		if err != nil {
-			t.Fatalf("the broker did not start: %s", said.String())
+			t.Fatalf("the %s did not start: %s", words[0], said.String())
 		}
 		if m := ready.FindStringSubmatch(line); m != nil {
 			addr = m[1]

@@ -71,7 +71,7 @@ func TestLockRemembers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := tryLock(twice); err != nil || got {
+		if got, err := tryLock(twice, false); err != nil || got {
 			t.Errorf("locked twice: %v %v", got, err)
 		}
 		twice.Close()

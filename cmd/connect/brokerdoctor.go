@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -55,8 +54,7 @@ there is none and something that should have answered could not be asked.`,
 	f.BoolVar(&d.elsewhere, "elsewhere", false, "the broker runs elsewhere: keys that are not in this environment are not missed")
 	f.BoolVar(&d.offline, "offline", false, "send nothing: look at the configuration alone")
 	f.BoolVar(&d.asJSON, "json", false, "print the findings as one line of JSON")
-	f.StringArrayVar(&d.connectTo, "connect-to", nil, "connect to ADDRESS instead of HOST, as curl does, written `HOST:443:ADDRESS:PORT`")
-	f.StringVar(&d.cacert, "cacert", "", "trust only the authorities in this PEM `FILE`")
+	d.network.addReach(cmd)
 	f.DurationVar(&d.timeout, "timeout", 10*time.Second, "give up one call after this `DURATION`")
 	return cmd
 }
@@ -67,10 +65,10 @@ type doctor struct {
 	getenv  func(string) string
 	environ func() []string
 
-	service, secrets, tokenFile, cacert string
-	connectTo                           []string
-	elsewhere, offline, asJSON          bool
-	timeout                             time.Duration
+	service, secrets, tokenFile string
+	network                     networkFlags
+	elsewhere, offline, asJSON  bool
+	timeout                     time.Duration
 
 	findings []finding
 	scoped   bool    // scopes were said
@@ -128,8 +126,7 @@ func (d *doctor) run(ctx context.Context) error {
 	if d.timeout <= 0 || d.timeout > maxTimeout {
 		return usagef("such as --timeout 10s", "--timeout is above zero and at most %s", maxTimeout)
 	}
-	to, roots, err := d.network()
-	if err != nil {
+	if err := d.network.readReach(nil, "connect.example:443", nil, func(string, string) {}); err != nil {
 		return err
 	}
 	token := ""
@@ -150,40 +147,13 @@ func (d *doctor) run(ctx context.Context) error {
 		}
 	}
 	s, err := d.configure(ctx, func(cfg *broker.Config) {
-		cfg.ConnectTo, cfg.RootCAs, cfg.UpstreamTimeout = to, roots, d.timeout
+		cfg.ConnectTo, cfg.RootCAs, cfg.UpstreamTimeout = d.network.to, d.network.roots, d.timeout
 	})
 	if err != nil {
 		return err
 	}
 	d.examine(ctx, s, token)
 	return d.finish()
-}
-
-// network reads the flags that say how others are reached.
-func (d *doctor) network() (map[string]string, *x509.CertPool, error) {
-	to := make(map[string]string)
-	for _, s := range d.connectTo {
-		from, address, ok := splitConnectTo(s)
-		if !ok {
-			return nil, nil, usagef("such as --connect-to connect.example:443:127.0.0.1:8443; an IPv6 address stands in brackets", "--connect-to is written HOST:443:ADDRESS:PORT")
-		}
-		if _, twice := to[from]; twice {
-			return nil, nil, usagef("", "--connect-to names the same host twice")
-		}
-		to[from] = address
-	}
-	if d.cacert == "" {
-		return to, nil, nil
-	}
-	data, err := readFile(d.cacert, maxCAFile)
-	if err != nil {
-		return nil, nil, usagef("", "--cacert: the file %w", err)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(data) {
-		return nil, nil, usagef("it begins with -----BEGIN CERTIFICATE-----", "--cacert: the file holds no certificate in PEM")
-	}
-	return to, roots, nil
 }
 
 // examine looks at everything.

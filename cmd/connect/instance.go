@@ -2,14 +2,9 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
-	"log"
 	"log/slog"
-	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -22,13 +17,9 @@ import (
 )
 
 // How long the instance waits for others. A stream is no request: it has times of its own.
-const (
-	instanceReadTimeout  = 30 * time.Second
-	instanceWriteTimeout = 30 * time.Second
-	instanceStopTimeout  = 20 * time.Second
-	instanceMaxHeader    = 16 << 10
-	instanceFile         = "instance.db"
-)
+var instanceTimes = serverTimes{read: 30 * time.Second, write: 30 * time.Second, stop: 20 * time.Second, maxHeader: 16 << 10}
+
+const instanceFile = "instance.db"
 
 func (c *cli) instanceCommand() *cobra.Command {
 	var s instanceServer
@@ -58,10 +49,7 @@ nothing of what it held or who sent it.`,
 	s.home.add(cmd)
 	cmd.Flags().Lookup("home").Usage = "the `DIR` in which " + instanceFile + " is kept; left out, $XDG_CONFIG_HOME/connect"
 	f := cmd.Flags()
-	f.StringVar(&s.listen, "listen", "127.0.0.1:8090", "the `ADDRESS:PORT` to listen on; port 0 takes a free one")
-	f.StringVar(&s.cert, "cert", "", "the certificate and its chain, a PEM `FILE`")
-	f.StringVar(&s.key, "key", "", "the certificate's private key, a PEM `FILE`")
-	f.BoolVar(&s.plain, "plain", false, "speak plain HTTP on an address that other machines reach: a proxy elsewhere speaks TLS")
+	s.server.add(f, "127.0.0.1:8090")
 	f.StringVar(&s.db, "db", "", "the SQLite `FILE`, instead of the one in --home")
 	f.StringVar(&s.space, "space", "", "the space's `ID`, which every message is bound to and which never changes")
 	f.StringVar(&s.origin, "origin", "", "the `ORIGIN` at which clients reach it; left out on this machine, the address that it listens on")
@@ -72,29 +60,22 @@ nothing of what it held or who sent it.`,
 }
 
 type instanceServer struct {
-	home                                                      homeFlag
-	listen, cert, key, db, space, origin, broker, invite, web string
-	plain                                                     bool
+	server                                 webServer
+	home                                   homeFlag
+	db, space, origin, broker, invite, web string
 }
 
 // check says what is wrong with the flags by themselves, and whether other machines are meant
 // to reach the instance.
 func (s *instanceServer) check() (public bool, err error) {
-	host, _, err := net.SplitHostPort(s.listen)
+	loopback, err := s.server.check("127.0.0.1:8090", "sessions")
 	switch {
 	case err != nil:
-		return false, usagef("such as --listen 127.0.0.1:8090, or --listen :443", "--listen is written ADDRESS:PORT")
+		return false, err
 	case s.space == "":
 		return false, usagef("such as --space home", "--space names the space: 1 to 64 letters, digits, _, - and dots")
-	case (s.cert == "") != (s.key == ""):
-		return false, usagef("", "--cert and --key stand together")
-	case s.cert != "" && s.plain:
-		return false, usagef("", "--plain does not go with --cert")
-	case s.cert == "" && !s.plain && !isLoopback(host):
-		return false, usagef("give --cert and --key, listen on 127.0.0.1, or say --plain where a proxy on another machine speaks TLS",
-			"plain HTTP would be open to other machines, and sessions travel in it")
 	}
-	public = !isLoopback(host) || s.plain
+	public = !loopback || s.server.plain
 	if s.origin != "" {
 		u, err := url.Parse(s.origin)
 		public = public || err != nil || !isLoopback(u.Hostname())
@@ -125,27 +106,18 @@ func (s *instanceServer) run(ctx context.Context, c *cli) error {
 		defer root.Close()
 		cfg.Static = root.FS()
 	}
-	srv := &http.Server{
-		ReadHeaderTimeout: instanceReadTimeout, ReadTimeout: instanceReadTimeout, WriteTimeout: instanceWriteTimeout,
-		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: instanceMaxHeader,
-		ErrorLog: log.New(io.Discard, "", 0), // it would hold addresses
-	}
-	scheme, words := "http", "plain HTTP"
-	if s.cert != "" {
-		scheme, words = "https", "TLS"
-		files := &certFiles{cert: s.cert, key: s.key}
-		if err := files.load(); err != nil {
-			return usagef("both are PEM files, and belong to each other", "--cert and --key: %w", withoutPath(err))
-		}
-		srv.TLSConfig = &tls.Config{GetCertificate: files.get, MinVersion: tls.VersionTLS12}
+	srv, err := s.server.server(instanceTimes)
+	if err != nil {
+		return err
 	}
 	if cfg.DB, err = s.file(); err != nil {
 		return err
 	}
-	ln, err := net.Listen("tcp", s.listen)
+	ln, err := s.server.open("instance")
 	if err != nil {
-		return &hintedError{fmt.Errorf("the instance cannot listen there: %w", err), "another program may hold that port; --listen takes another one"}
+		return err
 	}
+	scheme, words := s.server.scheme()
 	if cfg.Origin == "" {
 		cfg.Origin = scheme + "://" + ln.Addr().String()
 	}
@@ -162,30 +134,7 @@ func (s *instanceServer) run(ctx context.Context, c *cli) error {
 		c.note("note: there is no invite: whoever reaches this machine may join")
 	}
 	c.note("ready: %s on %s, as %s, space %s", words, ln.Addr(), cfg.Origin, s.space)
-	return s.serve(ctx, c, srv, ln, in)
-}
-
-func (s *instanceServer) serve(ctx context.Context, c *cli, srv *http.Server, ln net.Listener, in *instance.Instance) error {
-	served := make(chan error, 1)
-	go func() {
-		if s.cert != "" {
-			served <- srv.ServeTLS(ln, "", "")
-			return
-		}
-		served <- srv.Serve(ln)
-	}()
-	select {
-	case err := <-served:
-		return errors.Join(fmt.Errorf("the instance has stopped: %w", err), in.Close())
-	case <-ctx.Done():
-	}
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), instanceStopTimeout)
-	defer cancel()
-	err := srv.Shutdown(stop)
-	if err != nil {
-		srv.Close()
-		err = fmt.Errorf("some requests did not end within %s", instanceStopTimeout)
-	}
+	err = s.server.serve(ctx, "instance", srv, ln, instanceTimes.stop)
 	if err := errors.Join(err, in.Close()); err != nil { // which ends the streams
 		return err
 	}

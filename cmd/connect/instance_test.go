@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -12,10 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,44 +20,9 @@ import (
 	"github.com/elevenmessenger/connect/instance/client"
 )
 
-// testInstance starts the real program and returns its address and how to end it.
 func testInstance(t *testing.T, env []string, words ...string) (addr string, stop func() string) {
 	t.Helper()
-	cmd := exec.Command("connect", append([]string{"instance", "--listen", "127.0.0.1:0", "--space", "home"}, words...)...)
-	cmd.Env = append(os.Environ(), env...)
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cmd.Process.Kill() })
-	ready := regexp.MustCompile(`^ready: .* on (127\.0\.0\.1:\d+), as `)
-	lines := bufio.NewReader(stderr)
-	var said strings.Builder
-	for addr == "" {
-		line, err := lines.ReadString('\n')
-		said.WriteString(line)
-		if err != nil {
-			t.Fatalf("the instance did not start: %s", said.String())
-		}
-		if m := ready.FindStringSubmatch(line); m != nil {
-			addr = m[1]
-		}
-	}
-	return addr, func() string {
-		t.Helper()
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-		rest, _ := io.ReadAll(lines)
-		said.Write(rest)
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("after SIGTERM: %v\n%s", err, said.String())
-		}
-		return said.String()
-	}
+	return testServer(t, env, append([]string{"instance", "--space", "home"}, words...)...)
 }
 
 // The real program, with the real broker's registry, ends in order while somebody listens, and

@@ -48,7 +48,7 @@ func lockPath(ctx context.Context, file string) (*vaultLock, error) {
 		return nil, fmt.Errorf("the stored connection cannot be locked: %w", withoutPath(err))
 	}
 	for end := time.Now().Add(lockWait); ; {
-		got, err := tryLock(f)
+		got, err := tryLock(f, false)
 		switch {
 		case err != nil:
 			f.Close()

@@ -5,8 +5,10 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -65,32 +67,40 @@ func (f *networkFlags) readHosts(c *cli, name string, known []string) error {
 	if len(known) > 0 {
 		example = known[0]
 	}
+	return f.readReach(known, example, func(to string) error {
+		return usagef("write --connect-to "+example+":"+to, "--connect-to names a host that %s does not use", name)
+	}, func(host, at string) { c.note("note: %s is reached at %s", host, at) })
+}
+
+// readReach reads --connect-to and --cacert. other is the error for a host that is not known:
+// such a flag would do nothing, and a token would leave for the real host. Without other any
+// host may be named.
+func (f *networkFlags) readReach(known []string, example string, other func(to string) error, say func(host, at string)) error {
 	f.to = make(map[string]string)
 	for _, s := range f.connectTo {
 		from, to, ok := splitConnectTo(s)
 		if !ok {
 			return usagef("such as --connect-to "+example+":127.0.0.1:8443; an IPv6 address stands in brackets", "--connect-to is written HOST:443:ADDRESS:PORT")
 		}
-		// A flag that names another host does nothing, and the token would leave for the
-		// real one.
-		if !slices.Contains(known, from) {
-			return usagef("write --connect-to "+example+":"+to, "--connect-to names a host that %s does not use", name)
+		if other != nil && !slices.Contains(known, from) {
+			return other(to)
 		}
 		if _, twice := f.to[from]; twice {
 			return usagef("", "--connect-to names the same host twice")
 		}
 		f.to[from] = to
-		c.note("note: %s is reached at %s", strings.TrimSuffix(from, ":443"), to)
+		say(strings.TrimSuffix(from, ":443"), to)
 	}
-	if f.cacert != "" {
-		data, err := readFile(f.cacert, maxCAFile)
-		if err != nil {
-			return usagef("", "--cacert: the file %w", err)
-		}
-		f.roots = x509.NewCertPool()
-		if !f.roots.AppendCertsFromPEM(data) {
-			return usagef("it begins with -----BEGIN CERTIFICATE-----", "--cacert: the file holds no certificate in PEM")
-		}
+	if f.cacert == "" {
+		return nil
+	}
+	data, err := readFile(f.cacert, maxCAFile)
+	if err != nil {
+		return usagef("", "--cacert: the file %w", err)
+	}
+	f.roots = x509.NewCertPool()
+	if !f.roots.AppendCertsFromPEM(data) {
+		return usagef("it begins with -----BEGIN CERTIFICATE-----", "--cacert: the file holds no certificate in PEM")
 	}
 	return nil
 }
@@ -109,20 +119,56 @@ func (f *networkFlags) client() *http.Client {
 	if len(f.to) == 0 && f.roots == nil {
 		return nil
 	}
-	d := &net.Dialer{Timeout: 10 * time.Second}
-	return &http.Client{
-		Transport: &http.Transport{
-			DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-				if to, ok := f.to[addr]; ok {
-					addr = to
-				}
-				return d.DialContext(ctx, network, addr)
-			},
-			TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: f.roots},
-			TLSHandshakeTimeout: 10 * time.Second, MaxResponseHeaderBytes: 64 << 10, DisableKeepAlives: true,
+	t := f.transport()
+	// See sidecar.Broker: a kept connection could cost a pair.
+	t.DisableKeepAlives = true
+	return &http.Client{Transport: t, CheckRedirect: noRedirect}
+}
+
+// keeping returns a client that keeps connections, for an instance.
+func (f *networkFlags) keeping() *http.Client {
+	t := f.transport()
+	t.IdleConnTimeout, t.MaxIdleConnsPerHost = time.Minute, 8
+	return &http.Client{Transport: t, CheckRedirect: noRedirect}
+}
+
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// transport reaches hosts as the flags say, and takes no proxy.
+func (f *networkFlags) transport() *http.Transport {
+	d := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
+	return &http.Transport{
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if to, ok := f.to[addr]; ok {
+				addr = to
+			}
+			return d.DialContext(ctx, network, addr)
 		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: f.roots},
+		TLSHandshakeTimeout: 10 * time.Second, MaxResponseHeaderBytes: 64 << 10,
 	}
+}
+
+// readFor reads the flags for all hosts that a daemon may reach: the services', and those of
+// some origins.
+func (f *networkFlags) readFor(reg *integrations.Registry, origins []string, log *slog.Logger) error {
+	var known []string
+	for _, m := range reg.All() {
+		known = append(known, m.Host+":443")
+	}
+	for _, o := range origins {
+		if u, err := url.Parse(o); err == nil && u.Scheme == "https" {
+			known = append(known, u.Hostname()+":443")
+		}
+	}
+	return f.readReach(known, "api.github.com:443", func(string) error {
+		return usagef("the services' hosts, the brokers' and the instance's are used", "--connect-to names a host that is not used")
+	}, func(host, at string) { log.Warn("a host is reached elsewhere", "host", host, "at", at) })
+}
+
+// services returns an executor for all services.
+func (f *networkFlags) services() *integrations.Executor {
+	return &integrations.Executor{UserAgent: "connect/" + version(), RootCAs: f.roots, ConnectTo: f.to}
 }
 
 // splitConnectTo reads curl's HOST1:PORT1:HOST2:PORT2. An empty part is refused: it would

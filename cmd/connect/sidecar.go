@@ -98,7 +98,7 @@ ends the program at once. The log is JSON, to standard error, and holds no conte
 	f.DurationVar(&d.opTimeout, "op-timeout", sidecarOpTimeout, "give up an operation, with all that belongs to it, after this `DURATION`")
 	f.BoolVar(&d.noLegacy, "no-legacy", false, "take no ops of before, which know no version")
 	d.registry.add(cmd)
-	addSidecarNetwork(cmd, &d.network)
+	d.network.addReach(cmd)
 	f.SortFlags = false
 	cmd.AddCommand(c.sidecarKeyCommand(), c.sidecarStatusCommand(), c.sidecarTrustCommand())
 	return cmd

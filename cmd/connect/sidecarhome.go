@@ -138,11 +138,7 @@ func (h *sidecarHome) hold(dir string, alone bool) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the sidecar's folder: %w", withoutPath(err))
 	}
-	take := trySharedLock
-	if alone {
-		take = tryLock
-	}
-	got, err := take(f)
+	got, err := tryLock(f, !alone)
 	switch {
 	case err != nil:
 		f.Close()

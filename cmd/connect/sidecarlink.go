@@ -122,7 +122,7 @@ func (l *sidecarLink) lead(ctx context.Context) (*os.File, error) {
 		return nil, fmt.Errorf("the sidecar's folder: %w", withoutPath(err))
 	}
 	for {
-		got, err := tryLock(f)
+		got, err := tryLock(f, false)
 		if err != nil {
 			f.Close()
 			return nil, fmt.Errorf("the sidecar's folder cannot be locked: %w", err)
