@@ -54,7 +54,7 @@ func (b *Broker) wrapToken(service string, w wrapped) string {
 func (b *Broker) unwrapToken(service string, origins []string, wrap string) (wrapped, error) {
 	rest, ok := strings.CutPrefix(wrap, "rt1.")
 	kid, text, ok2 := strings.Cut(rest, ".")
-	if !ok || !ok2 || len(wrap) > 11264 {
+	if !ok || !ok2 || len(wrap) > custody.MaxWrap {
 		return wrapped{}, errSealed
 	}
 	sealed, err := decode64(text)

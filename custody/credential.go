@@ -185,11 +185,11 @@ func goodOps(ops map[string]Digest) bool {
 // A wrap is rt1.<key id>.<bytes>.
 var (
 	wrapKey = word{1, 32, false}
-	wrapped = word{1, maxWrap, false}
+	wrapped = word{1, MaxWrap, false}
 )
 
-// maxWrap is the length of the longest wrapped refresh token.
-const maxWrap = 11264
+// MaxWrap is the length of the longest wrapped refresh token.
+const MaxWrap = 11264
 
 // Go's regexp counts a repetition to 1,000 only, so lengths are looked at apart.
 func validToken(s integrations.Secret) bool {
@@ -208,7 +208,7 @@ func validToken(s integrations.Secret) bool {
 func validWrap(s integrations.Secret) bool {
 	rest, ok := strings.CutPrefix(s.Reveal(), "rt1.")
 	kid, sealed, two := strings.Cut(rest, ".")
-	return ok && two && len(s.Reveal()) <= maxWrap && wrapKey.MatchString(kid) && wrapped.MatchString(sealed)
+	return ok && two && len(s.Reveal()) <= MaxWrap && wrapKey.MatchString(kid) && wrapped.MatchString(sealed)
 }
 
 // goodTime takes 0 (unknown) to the year 9999.

@@ -28,7 +28,7 @@ func FuzzForms(f *testing.F) {
 				t.Errorf("%q: %s", s, pattern)
 			}
 		}
-		if len(s) <= maxWrap && validWrap(integrations.NewSecret(s)) != wrap.MatchString(s) {
+		if len(s) <= MaxWrap && validWrap(integrations.NewSecret(s)) != wrap.MatchString(s) {
 			t.Errorf("%q is a wrap", s)
 		}
 	})

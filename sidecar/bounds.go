@@ -35,22 +35,28 @@ func (b *bounds) set(running, queue, one int) {
 	b.one, b.room, b.byMember = one, make(chan struct{}, running), make(map[custody.KeyID]int)
 }
 
-// enter waits for room. It returns false where the queue is full, or ctx ends first.
-func (b *bounds) enter(ctx context.Context, member custody.KeyID) bool {
+// enter waits for room, and says whether it had to. ok is false where the queue is full, or
+// ctx ends first.
+func (b *bounds) enter(ctx context.Context, member custody.KeyID) (waited, ok bool) {
 	b.mu.Lock()
 	if b.n >= b.max || b.byMember[member] >= b.one {
 		b.mu.Unlock()
-		return false
+		return false, false
 	}
 	b.n++
 	b.byMember[member]++
 	b.mu.Unlock()
 	select {
 	case b.room <- struct{}{}:
-		return true
+		return false, true
+	default:
+	}
+	select {
+	case b.room <- struct{}{}:
+		return true, true
 	case <-ctx.Done():
 		b.forget(member)
-		return false
+		return true, false
 	}
 }
 
@@ -113,6 +119,25 @@ func (r *readJournal) start(k opKey) (run *opRun, fresh bool) {
 	run = &opRun{done: make(chan struct{})}
 	r.all[k] = run
 	return run, true
+}
+
+// join returns a new run of an op, which the caller finishes, or the answer of one that was
+// there before, once it has one.
+func (r *readJournal) join(ctx context.Context, k opKey) (fresh *opRun, answer []*custody.Envelope, err error) {
+	for {
+		run, fresh := r.start(k)
+		if fresh {
+			return run, nil, nil
+		}
+		select {
+		case <-run.done:
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+		if run.answer != nil {
+			return nil, run.answer, nil
+		}
+	}
 }
 
 // finish ends a run. Its answer is kept where keep says so.

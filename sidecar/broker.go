@@ -24,11 +24,10 @@ import (
 
 // How a broker is asked.
 const (
-	brokerTimeout  = 40 * time.Second // a little longer than a broker gives a provider
-	maxBrokerBody  = custody.MaxMessage + 4096
-	maxRetryAfter  = time.Hour
-	configTimeout  = 15 * time.Second
-	maxWrappedSize = 11264
+	brokerTimeout = 40 * time.Second // a little longer than a broker gives a provider
+	maxBrokerBody = custody.MaxMessage + 4096
+	maxRetryAfter = time.Hour
+	configTimeout = 15 * time.Second
 )
 
 // A Class says what a failed refresh means to whoever holds the pair.
@@ -110,7 +109,7 @@ type refreshRequest struct {
 // Refresh redeems a wrapped refresh token. The answer is sealed to a key that lives for this
 // call alone. Nothing is sent twice; an error is a *BrokerError.
 func (b *Broker) Refresh(ctx context.Context, service string, refresh integrations.Secret) (*custody.RefreshAnswer, error) {
-	if n := len(refresh.Reveal()); n == 0 || n > maxWrappedSize {
+	if n := len(refresh.Reveal()); n == 0 || n > custody.MaxWrap {
 		return nil, &BrokerError{Class: Dead, Code: "no_refresh"}
 	}
 	key, err := custody.NewIdentity()

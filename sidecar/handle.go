@@ -94,7 +94,7 @@ func (s *Sidecar) Handle(ctx context.Context, d Delivery) ([]*custody.Envelope, 
 	defer s.inFlight.Done()
 	answer, err := s.handle(ctx, d)
 	if err != nil {
-		s.count(&s.counters.Dropped)
+		s.counters.Dropped.Add(1)
 		s.log.Info("a message got no answer", "reason", err)
 	}
 	return answer, err
@@ -141,33 +141,19 @@ func (s *Sidecar) handle(ctx context.Context, d Delivery) ([]*custody.Envelope, 
 // its answer.
 func (s *Sidecar) op(ctx context.Context, j *job, e *custody.Envelope) ([]*custody.Envelope, error) {
 	j.msg = new(custody.Op)
-	day := j.bot.dayFor(e.Day, s.now())
-	if err := j.bot.id.OpenMessage(e, j.author, day, j.msg); err != nil {
+	if err := j.bot.id.OpenMessage(e, j.author, j.bot.dayFor(e.Day, s.now()), j.msg); err != nil {
 		return s.unopened(j, err)
 	}
-	if g := j.msg.Grant; g.Day != e.Day {
-		day = j.bot.dayFor(g.Day, s.now())
-	}
 	var err error
-	if j.grant, err = j.msg.OpenGrant(j.bot.id, e, j.author, day); err != nil {
-		j.refused = true
-		return s.answer(j, s.opening(j, err))
+	if j.grant, err = j.msg.OpenGrant(j.bot.id, e, j.author, j.bot.dayFor(j.msg.Grant.Day, s.now())); err != nil {
+		return s.refuse(j, s.opening(j, err))
 	}
 	k := opKey{j.from, j.op}
-	for {
-		run, fresh := s.reads.start(k)
-		if fresh {
-			return s.run(ctx, j, k, run)
-		}
-		select {
-		case <-run.done:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-		if run.answer != nil {
-			return run.answer, nil
-		}
+	run, answer, err := s.reads.join(ctx, k)
+	if run == nil {
+		return answer, err
 	}
+	return s.run(ctx, j, k, run)
 }
 
 // unopened answers what did not open; a message whose tag is wrong gets no answer.
@@ -175,8 +161,7 @@ func (s *Sidecar) unopened(j *job, err error) ([]*custody.Envelope, error) {
 	if errors.Is(err, custody.ErrForged) {
 		return nil, err
 	}
-	j.refused = true
-	return s.answer(j, s.opening(j, err))
+	return s.refuse(j, s.opening(j, err))
 }
 
 // opening says why an op, or its grant, does not open.
@@ -214,47 +199,40 @@ func (s *Sidecar) run(ctx context.Context, j *job, k opKey, run *opRun) (answer 
 		seen, err := s.shared.seen(ctx, j.from, j.op)
 		switch {
 		case err != nil:
-			j.refused = true
-			return s.answer(j, s.storeFailure(err))
+			return s.refuse(j, s.storeFailure(err))
 		case seen == nil:
 		case seen.state == reopens && seen.pair < brings(j.grant):
 			reopened = true
 		case seen.state == begun:
-			j.refused = true
-			return s.answer(j, fail(codeUnknown, "this was begun before, and how it ended is not known (yet); look there first"))
+			return s.refuse(j, fail(codeUnknown, "this was begun before, and how it ended is not known (yet); look there first"))
 		default:
 			return seen.answer, nil
 		}
 	}
 	if f := s.check(ctx, j); f != nil {
-		j.refused = true
-		return s.answer(j, f)
+		return s.refuse(j, f)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.opTimeout)
 	defer cancel()
-	came := time.Now()
-	if !s.bounds.enter(ctx, j.from) {
-		s.count(&s.counters.Busy)
-		j.refused = true
-		return s.answer(j, fail(codeBusy, "the bot has too much to do just now").after(2*time.Second))
+	waited, ok := s.bounds.enter(ctx, j.from)
+	if !ok {
+		s.counters.Busy.Add(1)
+		return s.refuse(j, fail(codeBusy, "the bot has too much to do just now").after(2*time.Second))
 	}
 	defer s.bounds.leave(j.from)
-	if time.Since(came) > 100*time.Millisecond { // it stood in the queue: meanwhile it may have ended
+	if waited { // meanwhile it may have ended
 		if f := s.over(ctx, j); f != nil {
-			j.refused = true
-			return s.answer(j, f)
+			return s.refuse(j, f)
 		}
 	}
 	if write {
 		// No note, no write.
 		ok, err := s.shared.begin(ctx, j.from, j.op, brings(j.grant), j.grant.Exp+int64(journalKept/time.Second), reopened)
 		if err != nil {
-			j.refused = true
-			return s.answer(j, s.storeFailure(err))
+			return s.refuse(j, s.storeFailure(err))
 		}
 		if !ok {
-			j.refused = true
-			return s.answer(j, fail(codeUnknown, "this was begun elsewhere, and how it ended is not known (yet); look there first"))
+			return s.refuse(j, fail(codeUnknown, "this was begun elsewhere, and how it ended is not known (yet); look there first"))
 		}
 		s.step("journal")
 		// From here on it is finished, whoever waits for it.
@@ -394,7 +372,7 @@ func (s *Sidecar) perform(ctx context.Context, j *job) (*integrations.Result, *f
 	if j.pair, f = s.current(ctx, j); f != nil {
 		return nil, f
 	}
-	s.count(&s.counters.Operations)
+	s.counters.Operations.Add(1)
 	if j.grant.Once != nil && j.grant.Once.Preview != nil {
 		p, err := j.call.Preview()
 		if err != nil {
@@ -486,6 +464,12 @@ func executed(err error) *failure {
 	return f
 }
 
+// refuse answers an op that a check turned away: nothing of it is remembered.
+func (s *Sidecar) refuse(j *job, f *failure) ([]*custody.Envelope, error) {
+	j.refused = true
+	return s.answer(j, f)
+}
+
 func (s *Sidecar) answer(j *job, f *failure) ([]*custody.Envelope, error) {
 	return s.answerWith(j, nil, f)
 }
@@ -500,12 +484,7 @@ func (s *Sidecar) answerWith(j *job, res *integrations.Result, f *failure) ([]*c
 	if f != nil {
 		s.refusal(j, f)
 		r.Error = &custody.ResultError{Code: f.code, Message: clip(f.message), RetryAfter: int64((f.retryAfter + time.Second - 1) / time.Second)}
-		if f.proof != nil {
-			f.details.Proof, f.hasDetails = f.proof, true
-		}
-		if f.hasDetails {
-			r.Error.Details = &f.details
-		}
+		r.Error.Details = f.details
 		if f.handback != nil {
 			r.Handback = f.handback
 		}
@@ -538,7 +517,7 @@ func (s *Sidecar) refusal(j *job, f *failure) {
 	if j.refused {
 		c = &s.counters.Refused
 	}
-	s.count(c)
+	c.Add(1)
 	service := ""
 	if j.manifest != nil {
 		service = j.manifest.ID

@@ -39,7 +39,7 @@ func (s *Sidecar) HandleLegacy(ctx context.Context, bot, author custody.KeyID, d
 	r := custody.LegacyResult{Type: "connect.result", ID: o.ID}
 	domains, err := s.listDomains(ctx, b, author, o)
 	if err != nil {
-		s.count(&s.counters.Failed)
+		s.counters.Failed.Add(1)
 		r.Error = clip(err.Error())
 	} else {
 		r.OK, r.Domains = true, domains
@@ -67,7 +67,7 @@ func (s *Sidecar) listDomains(ctx context.Context, b *bot, author custody.KeyID,
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.opTimeout)
 	defer cancel()
-	if !s.bounds.enter(ctx, author) {
+	if _, ok := s.bounds.enter(ctx, author); !ok {
 		return nil, errors.New("the bot has too much to do just now")
 	}
 	defer s.bounds.leave(author)
@@ -75,7 +75,7 @@ func (s *Sidecar) listDomains(ctx context.Context, b *bot, author custody.KeyID,
 	if cred.Connection, err = s.legacyConnection(ctx, m, cred); err != nil {
 		return nil, err
 	}
-	s.count(&s.counters.Operations)
+	s.counters.Operations.Add(1)
 	var all []custody.LegacyDomain
 	args := integrations.Args{}
 	for page := 0; page < 50; page++ {

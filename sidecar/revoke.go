@@ -12,40 +12,25 @@ import (
 // revoke ends a connection at its provider, through the broker.
 func (s *Sidecar) revoke(ctx context.Context, j *job, e *custody.Envelope) (answer []*custody.Envelope, err error) {
 	var r custody.Revoke
-	day := j.bot.dayFor(e.Day, s.now())
-	if err := j.bot.id.OpenMessage(e, j.author, day, &r); err != nil {
+	if err := j.bot.id.OpenMessage(e, j.author, j.bot.dayFor(e.Day, s.now()), &r); err != nil {
 		return s.unopened(j, err)
 	}
 	k := opKey{j.from, j.op}
-	run, fresh := s.reads.start(k)
-	for !fresh {
-		select {
-		case <-run.done:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-		if run.answer != nil {
-			return run.answer, nil
-		}
-		run, fresh = s.reads.start(k)
+	run, answer, err := s.reads.join(ctx, k)
+	if run == nil {
+		return answer, err
 	}
 	keep := false
 	defer func() { s.reads.finish(k, run, answer, keep) }()
-	if g := r.Grant; g.Day != e.Day {
-		day = j.bot.dayFor(g.Day, s.now())
-	}
-	if j.grant, err = r.OpenGrant(j.bot.id, e, j.author, day); err != nil {
-		j.refused = true
-		return s.answer(j, s.opening(j, err))
+	if j.grant, err = r.OpenGrant(j.bot.id, e, j.author, j.bot.dayFor(r.Grant.Day, s.now())); err != nil {
+		return s.refuse(j, s.opening(j, err))
 	}
 	g := j.grant
 	if err := g.Live(s.now()); err != nil {
-		j.refused = true
-		return s.answer(j, fail(codeExpired, "the grant's time is over, or has not begun"))
+		return s.refuse(j, fail(codeExpired, "the grant's time is over, or has not begun"))
 	}
 	if j.manifest = s.registry.Get(g.Service); j.manifest == nil {
-		j.refused = true
-		return s.answer(j, fail(codeService, "this bot does not know the service"))
+		return s.refuse(j, fail(codeService, "this bot does not know the service"))
 	}
 	broker := s.brokers[g.Broker]
 	if g.Broker == "" && len(s.brokers) == 1 {
@@ -53,15 +38,13 @@ func (s *Sidecar) revoke(ctx context.Context, j *job, e *custody.Envelope) (answ
 		}
 	}
 	if broker == nil {
-		j.refused = true
-		return s.answer(j, fail(codeReconnect, "this connection was made through another broker, which alone can end it at %s", j.manifest.Name))
+		return s.refuse(j, fail(codeReconnect, "this connection was made through another broker, which alone can end it at %s", j.manifest.Name))
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.opTimeout)
 	defer cancel()
-	if !s.bounds.enter(ctx, j.from) {
-		s.count(&s.counters.Busy)
-		j.refused = true
-		return s.answer(j, fail(codeBusy, "the bot has too much to do just now").after(2*time.Second))
+	if _, ok := s.bounds.enter(ctx, j.from); !ok {
+		s.counters.Busy.Add(1)
+		return s.refuse(j, fail(codeBusy, "the bot has too much to do just now").after(2*time.Second))
 	}
 	defer s.bounds.leave(j.from)
 	out, err := broker.Revoke(context.WithoutCancel(ctx), RevokeRequest{Service: g.Service, Secret: g.Secret, Refresh: g.Refresh, Keep: g.Keep})

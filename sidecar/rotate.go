@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -329,10 +330,9 @@ func (s *Sidecar) late(ctx context.Context, j *job, line string, usable func(*pa
 			}
 		}
 	}
-	f := fail(codeRotated, "this connection was renewed meanwhile; take the newest key, which is here")
-	f.handback = t.handback
 	proof := custody.RotatedProof(j.grant.Refresh, t.handback)
-	f.proof = &proof
+	f := fail(codeRotated, "this connection was renewed meanwhile; take the newest key, which is here").with(custody.ResultDetails{Proof: &proof})
+	f.handback = t.handback
 	return nil, f
 }
 
@@ -371,14 +371,19 @@ func (s *Sidecar) redeem(ctx context.Context, j *job, k pairKey, line string) (*
 		return nil, s.notRedeemed(after, j, k, received, err)
 	}
 	s.rests.clear(k.id)
-	s.count(&s.counters.Rotations)
+	s.counters.Rotations.Add(1)
 	j.renewed = true // what is refused now is not refused for its age
-	p := &pair{number: g.Pair + 1, secret: a.Secret, refresh: a.Refresh, obtained: received, keep: a.Keep, owner: g.Credential}
+	p := &pair{number: g.Pair + 1, secret: a.Secret, refresh: a.Refresh, obtained: received, keep: g.Keep, owner: g.Credential}
 	if a.ExpiresIn > 0 && a.ExpiresIn <= maxExpiresIn {
 		p.expiresAt = received.Unix() + a.ExpiresIn
 	}
-	if len(p.keep) == 0 {
-		p.keep = g.Keep
+	if len(a.Keep) > 0 {
+		// A refresh repeats only what the token endpoint tells: what came with the callback stays.
+		p.keep = maps.Clone(g.Keep)
+		if p.keep == nil {
+			p.keep = make(map[string]string)
+		}
+		maps.Copy(p.keep, a.Keep)
 	}
 	if f := s.keepPair(after, j, k, line, a, p, received, standing); f != nil {
 		f.handback = p.handback
@@ -392,7 +397,10 @@ func (s *Sidecar) redeem(ctx context.Context, j *job, k pairKey, line string) (*
 // the failure carries the sealed pair: it is sent all the same.
 func (s *Sidecar) keepPair(ctx context.Context, j *job, k pairKey, line string, a *custody.RefreshAnswer, p *pair, received time.Time, standing int64) *failure {
 	g := j.grant
-	h := &custody.Handback{V: 1, Credential: g.Credential, Pair: p.number, Secret: p.secret, ExpiresAt: p.expiresAt, ObtainedAt: received.Unix(), Keep: a.Keep}
+	h := &custody.Handback{V: 1, Credential: g.Credential, Pair: p.number, Secret: p.secret, ExpiresAt: p.expiresAt, ObtainedAt: received.Unix()}
+	if len(a.Keep) > 0 {
+		h.Keep = p.keep
+	}
 	other := a.Refresh.Reveal() != g.Refresh.Reveal()
 	if other {
 		h.Refresh = a.Refresh
@@ -462,7 +470,7 @@ func (s *Sidecar) notRedeemed(ctx context.Context, j *job, k pairKey, now time.T
 		b = &BrokerError{Class: Temporary, Err: err}
 	}
 	s.log.Warn("a connection was not renewed", "service", j.grant.Service, "class", string(b.Class), "code", b.Code, "status", b.Status, "lost", b.Sent)
-	s.count(&s.counters.NotRotated)
+	s.counters.NotRotated.Add(1)
 	o := j.manifest.Auth.OAuth
 	strict := o != nil && o.Refresh != nil && o.Refresh.Rotates
 	if !b.Sent || !strict {
@@ -517,9 +525,7 @@ type failure struct {
 	code, message string
 	service       string
 	retryAfter    time.Duration
-	details       custody.ResultDetails
-	hasDetails    bool
-	proof         *custody.Digest
+	details       *custody.ResultDetails
 	handback      *custody.Envelope
 }
 
@@ -529,4 +535,4 @@ func fail(code, format string, args ...any) *failure {
 
 func (f *failure) after(d time.Duration) *failure { f.retryAfter = d; return f }
 
-func (f *failure) with(d custody.ResultDetails) *failure { f.details, f.hasDetails = d, true; return f }
+func (f *failure) with(d custody.ResultDetails) *failure { f.details = &d; return f }

@@ -302,3 +302,26 @@ func TestAckOfAnother(t *testing.T) {
 		t.Error("it rides though she has it")
 	}
 }
+
+// A refresh repeats only what the token endpoint tells. What came with the callback alone, such
+// as the account that every address needs, stays with the connection.
+func TestKeptValuesOutliveARefresh(t *testing.T) {
+	s := newStage(t)
+	n := 1
+	s.broker.answer(func(w http.ResponseWriter, r *http.Request) {
+		n++
+		seen := s.broker.requests()
+		s.sealed(w, []byte(seen[len(seen)-1].Body), &custody.RefreshAnswer{Secret: secret(fmt.Sprintf("at%d-fake", n)), Refresh: secret(fmt.Sprintf("rt1.k.fake%d", n)),
+			ExpiresIn: 1, Keep: map[string]string{"told": fmt.Sprint(n)}})
+	})
+	s.provider.answer(jsonAnswer(200, `{"login":"ada","id":7}`))
+	c := s.connection("github", integrations.Read, 10*time.Second)
+	c.Keep = map[string]string{"callback": "1", "told": "1"}
+	for range 2 {
+		c = s.take(c, s.send(s.order(c, "whoami", `{}`)))
+		if c.Keep["callback"] != "1" || c.Keep["told"] != fmt.Sprint(n) || len(c.Keep) != 2 {
+			t.Errorf("after refresh %d there is kept %v", n-1, c.Keep)
+		}
+		s.now.forward(2 * time.Second)
+	}
+}

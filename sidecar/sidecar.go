@@ -281,8 +281,6 @@ type counters struct {
 	Operations, Refused, Failed, Busy, Dropped, Rotations, NotRotated atomic.Int64
 }
 
-func (s *Sidecar) count(c *atomic.Int64) { c.Add(1) }
-
 // Counters returns the numbers.
 func (s *Sidecar) Counters(ctx context.Context) (Counters, error) {
 	running, waiting := s.bounds.now()
