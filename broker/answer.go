@@ -33,9 +33,13 @@ var operatorCodes = []string{
 	"invalid_client_id", "invalid_client_secret", "bad_client_secret",
 }
 
+// clientCodes, in lower case, say that the client itself is refused: RFC 6749's name, and what
+// some providers call it.
+var clientCodes = []string{"invalid_client", "incorrect_client_credentials", "invalid_client_id", "invalid_client_secret", "bad_client_id", "bad_client_secret"}
+
 // unknownClient says that the provider refused the client itself.
 func unknownClient(e *RefreshError) bool {
-	return e.Class == Misconfigured && !e.Spent && slices.Contains([]string{"invalid_client", "incorrect_client_credentials", "invalid_client_id", "invalid_client_secret", "bad_client_id", "bad_client_secret"}, strings.ToLower(e.Code))
+	return e.Class == Misconfigured && !e.Spent && slices.Contains(clientCodes, strings.ToLower(e.Code))
 }
 
 // readToken reads a token endpoint's answer: the pair first, all else as far as it can be

@@ -47,7 +47,6 @@ const probeCode = "connect-doctor-no-such-code"
 // providers give them. These decide what an operator reads, and nothing else.
 var (
 	probeRedirectCodes = []string{"redirect_uri_mismatch", "invalid_redirect_uri", "bad_redirect_uri", "mismatch_redirect_uri_auth_code"}
-	probeClientCodes   = []string{"invalid_client", "incorrect_client_credentials", "invalid_client_id", "invalid_client_secret", "bad_client_id", "bad_client_secret"}
 	probeRefusedCodes  = []string{"unauthorized_client", "unsupported_grant_type"}
 	probeCodeCodes     = []string{"invalid_grant", "bad_verification_code", "bad_auth_code", "invalid_code", "bad_code"}
 )
@@ -56,19 +55,11 @@ var (
 // exactly as a sign-in would: a provider looks at the client first. Nothing is sent where no
 // sign-in could begin; the error is a *RefreshError then.
 func (b *Broker) Probe(ctx context.Context, service string) (*Probe, error) {
-	m := b.service(service)
-	if m == nil {
-		return nil, errNotOffered
-	}
-	c, err := b.offered(ctx, m)
+	m, c, verifier, err := b.probed(ctx, service)
 	if err != nil {
 		return nil, err
 	}
 	o := m.Auth.OAuth
-	verifier := ""
-	if o.PKCE.Mode != "off" {
-		verifier = oauth2.GenerateVerifier()
-	}
 	g := b.codeGrant(m, probeCode, verifier, random(16))
 	req, err := tokenRequest(o, c, g)
 	if err != nil {
@@ -91,7 +82,7 @@ func (b *Broker) Probe(ctx context.Context, service string) (*Probe, error) {
 		p.Standing = StandingUnasked
 	case slices.Contains(probeRedirectCodes, lower):
 		p.Standing = StandingRedirect
-	case slices.Contains(probeClientCodes, lower):
+	case slices.Contains(clientCodes, lower):
 		p.Standing = StandingClient
 	case class == Misconfigured || slices.Contains(probeRefusedCodes, lower):
 		p.Standing = StandingRefused
@@ -103,23 +94,26 @@ func (b *Broker) Probe(ctx context.Context, service string) (*Probe, error) {
 	return p, nil
 }
 
+// probed returns what a sign-in at a service would begin with.
+func (b *Broker) probed(ctx context.Context, service string) (m *integrations.Manifest, c Client, verifier string, err error) {
+	if m = b.service(service); m == nil {
+		return nil, c, "", errNotOffered
+	}
+	if c, err = b.offered(ctx, m); err == nil && m.Auth.OAuth.PKCE.Mode != "off" {
+		verifier = oauth2.GenerateVerifier()
+	}
+	return m, c, verifier, err
+}
+
 // ProbeAuthorize asks for the provider's own page, as the browser of a member who is not
 // signed in there: many providers look at the redirect address here and nowhere else, and
 // some only after a sign-in. No secret is sent.
 func (b *Broker) ProbeAuthorize(ctx context.Context, service string) (*Probe, error) {
-	m := b.service(service)
-	if m == nil {
-		return nil, errNotOffered
-	}
-	c, err := b.offered(ctx, m)
+	m, c, verifier, err := b.probed(ctx, service)
 	if err != nil {
 		return nil, err
 	}
 	o := m.Auth.OAuth
-	verifier := ""
-	if o.PKCE.Mode != "off" {
-		verifier = oauth2.GenerateVerifier()
-	}
 	back := b.RedirectURI(m.ID)
 	req, err := http.NewRequest(http.MethodGet, authorizeURL(o, c.ID, back, o.Scopes, random(16), verifier), nil)
 	if err != nil || req.URL.Scheme != "https" {
