@@ -49,8 +49,34 @@ type ResultDetails struct {
 	Day    PublicKey `json:"day,omitzero"`   // of CodeDay alone: the present key of the day, until Until
 }
 
-// The two codes of errors that carry something of their own.
+// The codes of a result's error that come before the operation itself, beside
+// [integrations.Code]: docs/protocol.md, section 7.
 const (
+	CodeNotMine       = "not_mine"
+	CodeVersion       = "version"
+	CodeAuthor        = "author"
+	CodeExpired       = "expired"
+	CodeRestarted     = "restarted"
+	CodeService       = "service"
+	CodeOp            = "op"
+	CodeNeedsNewer    = "needs_newer_bot"
+	CodeAccess        = "access"
+	CodeArgs          = "args"
+	CodeConsent       = "consent"
+	CodeEnded         = "ended"
+	CodeBusy          = "busy"
+	CodeNoHandBack    = "no_hand_back"
+	CodeNeedsPair     = "needs_pair"
+	CodeReconnect     = "reconnect"
+	CodeTemporary     = "temporary"
+	CodeMisconfigured = "misconfigured"
+
+	// Of integrations.Code, those that a sidecar says by itself too.
+	CodeRefused  = "refused"
+	CodeTooLarge = "too_large"
+	CodeUnknown  = "unknown_outcome"
+
+	// Two carry something of their own.
 	CodeRotated = "rotated" // the hand-back beside it is the newest pair, for whoever came with an old one
 	CodeDay     = "day"     // the op was sealed to a key of another day
 )

@@ -110,7 +110,7 @@ func (e *Executor) Do(ctx context.Context, c *Call, cred Credential) (*Result, e
 	if c == nil || c.manifest == nil || c.Manifest != c.manifest || c.Op != c.op {
 		return nil, &RefusedError{Reason: "the call was not made by Bind, or was changed after it"}
 	}
-	if err := c.checkScopes(cred.Scopes); err != nil {
+	if err := c.CheckScopes(cred.Scopes); err != nil {
 		return nil, err
 	}
 	timeout := e.Timeout
@@ -147,8 +147,9 @@ func (e *Executor) Do(ctx context.Context, c *Call, cred Credential) (*Result, e
 	}
 }
 
-// checkScopes says before anything is sent what a connection lacks.
-func (c *Call) checkScopes(granted []string) error {
+// CheckScopes says before anything is sent what a connection lacks of the scopes that the
+// operation needs. Where nobody knows what was granted (nil) nothing is missed.
+func (c *Call) CheckScopes(granted []string) error {
 	if granted == nil || len(c.Op.Scopes) == 0 {
 		return nil
 	}

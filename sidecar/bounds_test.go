@@ -58,7 +58,7 @@ func TestQueueIsFull(t *testing.T) {
 	s.until(2, 3)
 	start := time.Now()
 	out := s.send(s.order(c, "whoami", `{}`))
-	if out.code() != codeBusy || out.Error.RetryAfter < 1 || time.Since(start) > 500*time.Millisecond {
+	if out.code() != custody.CodeBusy || out.Error.RetryAfter < 1 || time.Since(start) > 500*time.Millisecond {
 		t.Errorf("%s after %s, to be tried again after %d s", out.code(), time.Since(start), out.Error.RetryAfter)
 	}
 	n := must(s.Counters(t.Context()))
@@ -81,7 +81,7 @@ func TestQueueIsFull(t *testing.T) {
 	go func() { done <- b.send(first).code() }()
 	<-bg.in
 	d := b.delivery(second)
-	b.want(t, b.read(b.ada, d), codeBusy, 1, 0)
+	b.want(t, b.read(b.ada, d), custody.CodeBusy, 1, 0)
 	bg.open()
 	<-done
 	b.until(0, 0)
@@ -107,7 +107,7 @@ func TestOneMemberLeavesRoom(t *testing.T) {
 				o := s.order(c, "whoami", `{}`)
 				o.member = s.eve
 				wg.Go(func() {
-					if all := must(s.Handle(context.Background(), s.delivery(o))); s.open(s.eve, all).code() == codeBusy {
+					if all := must(s.Handle(context.Background(), s.delivery(o))); s.open(s.eve, all).code() == custody.CodeBusy {
 						busy.Add(1)
 					}
 				})
@@ -207,7 +207,7 @@ func TestClose(t *testing.T) {
 	g.open()
 	s.start()
 	out := s.send(late)
-	if out.code() != codeUnknown { // nobody could note how it ended
+	if out.code() != custody.CodeUnknown { // nobody could note how it ended
 		t.Errorf("%s", out.code())
 	}
 }
@@ -245,7 +245,7 @@ func TestNothingIsLeft(t *testing.T) {
 	// Failures of tokens that somebody makes up do not fill the memory.
 	var b rests
 	for range maxFresh + 100 {
-		b.put(custody.NewID(), time.Now(), &BrokerError{Class: Temporary}, fail(codeTemporary, ""))
+		b.put(custody.NewID(), time.Now(), &BrokerError{Class: Temporary}, fail(custody.CodeTemporary, ""))
 	}
 	if len(b.all) > maxFresh {
 		t.Errorf("%d rests", len(b.all))

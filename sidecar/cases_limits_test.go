@@ -64,14 +64,14 @@ var _ = reported("case_045", func(t *testing.T) { // any failure ends the connec
 		body   string
 		want   string
 	}{
-		{"an outage", 503, `{"class":"temporary","code":"server"}`, codeTemporary},
-		{"nobody at the provider", 503, `{"class":"temporary","code":"unreachable"}`, codeTemporary},
-		{"the operator's secret", 502, `{"class":"misconfigured","code":"invalid_client"}`, codeMisconfigured},
-		{"the instance's token", 401, `{"error":"unauthorized"}`, codeMisconfigured},
-		{"a clock", 401, `{"error":"clock","off_s":900}`, codeMisconfigured},
-		{"the broker's own limit", 429, `{"class":"temporary","code":"too_many","retry_after":5}`, codeTemporary},
-		{"a new client", 503, `{"class":"temporary","code":"client_changed"}`, codeTemporary},
-		{"dead", 409, `{"class":"dead","code":"bad_refresh_token"}`, codeReconnect},
+		{"an outage", 503, `{"class":"temporary","code":"server"}`, custody.CodeTemporary},
+		{"nobody at the provider", 503, `{"class":"temporary","code":"unreachable"}`, custody.CodeTemporary},
+		{"the operator's secret", 502, `{"class":"misconfigured","code":"invalid_client"}`, custody.CodeMisconfigured},
+		{"the instance's token", 401, `{"error":"unauthorized"}`, custody.CodeMisconfigured},
+		{"a clock", 401, `{"error":"clock","off_s":900}`, custody.CodeMisconfigured},
+		{"the broker's own limit", 429, `{"class":"temporary","code":"too_many","retry_after":5}`, custody.CodeTemporary},
+		{"a new client", 503, `{"class":"temporary","code":"client_changed"}`, custody.CodeTemporary},
+		{"dead", 409, `{"class":"dead","code":"bad_refresh_token"}`, custody.CodeReconnect},
 	} {
 		s, c, order := renewing(t, "github")
 		s.refreshes(func(w http.ResponseWriter, n int, _ string) *custody.RefreshAnswer {
@@ -82,10 +82,10 @@ var _ = reported("case_045", func(t *testing.T) { // any failure ends the connec
 		})
 		out := s.send(order())
 		s.want(t, out, x.want, 0, 1)
-		if x.want == codeTemporary && out.Error.RetryAfter < 1 {
+		if x.want == custody.CodeTemporary && out.Error.RetryAfter < 1 {
 			t.Errorf("%s: no word of when", x.name)
 		}
-		if x.want == codeReconnect {
+		if x.want == custody.CodeReconnect {
 			continue
 		}
 		// When it has passed, the same connection goes on.
@@ -122,7 +122,7 @@ var _ = reported("case_045", func(t *testing.T) { // any failure ends the connec
 		c.Broker = "https://" + addr
 		s.brokers[c.Broker] = &Broker{Origin: c.Broker, Token: secret("instance-token-fake"), Client: s.broker.client()}
 		out := s.send(s.order(c, "whoami", `{}`))
-		s.want(t, out, codeTemporary, 0, 0)
+		s.want(t, out, custody.CodeTemporary, 0, 0)
 		s.brokers[c.Broker] = s.brokers[s.broker.URL] // it is back
 		s.now.forward(time.Minute)
 		c.ExpiresAt += 60
@@ -133,7 +133,7 @@ var _ = reported("case_045", func(t *testing.T) { // any failure ends the connec
 var _ = reported("case_047", func(t *testing.T) { // a bare 502 for everything
 	for _, x := range []struct {
 		body, want string
-	}{{`{"class":"dead","code":"invalid_grant"}`, codeReconnect}, {`{"class":"misconfigured"}`, codeMisconfigured}, {`{"class":"temporary"}`, codeTemporary}} {
+	}{{`{"class":"dead","code":"invalid_grant"}`, custody.CodeReconnect}, {`{"class":"misconfigured"}`, custody.CodeMisconfigured}, {`{"class":"temporary"}`, custody.CodeTemporary}} {
 		for _, status := range []int{409, 502, 503, 500} { // the words count, not the status
 			s, _, order := renewing(t, "github")
 			s.refreshes(func(w http.ResponseWriter, _ int, _ string) *custody.RefreshAnswer { return says(w, status, x.body) })
@@ -151,9 +151,9 @@ var _ = reported("case_049", func(t *testing.T) { // a dead token is tried for e
 	for i := range unknownMax {
 		c.ExpiresAt = s.now.now().Unix()
 		out := s.send(s.order(c, "whoami", `{}`))
-		want := codeTemporary
+		want := custody.CodeTemporary
 		if i == unknownMax-1 {
-			want = codeReconnect
+			want = custody.CodeReconnect
 		}
 		s.want(t, out, want, 0, i+1)
 		// Every two seconds in between: nobody is asked.
@@ -162,7 +162,7 @@ var _ = reported("case_049", func(t *testing.T) { // a dead token is tried for e
 			s.want(t, s.send(s.order(c, "whoami", `{}`)), want, 0, i+1)
 		}
 		wait := time.Duration(out.Error.RetryAfter) * time.Second
-		if want == codeTemporary && wait < last {
+		if want == custody.CodeTemporary && wait < last {
 			t.Errorf("%d: it waits %s after %s", i, wait, last)
 		}
 		last = wait
@@ -178,7 +178,7 @@ var _ = reported("case_049", func(t *testing.T) { // a dead token is tried for e
 	})
 	for i := range unknownMax + 2 {
 		c.ExpiresAt = n.now.now().Unix()
-		n.want(t, n.send(n.order(c, "whoami", `{}`)), codeTemporary, 0, i+1)
+		n.want(t, n.send(n.order(c, "whoami", `{}`)), custody.CodeTemporary, 0, i+1)
 		n.now.forward(20 * time.Minute)
 	}
 })
@@ -189,7 +189,7 @@ var _ = reported("case_051", func(t *testing.T) { // a token of another app is s
 		return says(w, 502, `{"class":"misconfigured","code":"BAD_REFRESH_TOKEN"}`)
 	})
 	out := s.send(order())
-	s.want(t, out, codeMisconfigured, 0, 1)
+	s.want(t, out, custody.CodeMisconfigured, 0, 1)
 	if !strings.Contains(out.Error.Message, "app") || !strings.Contains(out.Error.Message, "BAD_REFRESH_TOKEN") {
 		t.Errorf("it says: %s", out.Error.Message)
 	}
@@ -214,16 +214,16 @@ func waits(t *testing.T, answer http.HandlerFunc, least, most time.Duration) {
 		return s.send(s.order(c, "whoami", `{}`))
 	}
 	out := ask()
-	s.want(t, out, codeTemporary, 0, 1)
+	s.want(t, out, custody.CodeTemporary, 0, 1)
 	if d := time.Duration(out.Error.RetryAfter) * time.Second; d < least || d > most+time.Second {
 		t.Errorf("it is to be tried again after %s, want %s to %s", d, least, most)
 	}
 	for range 5 {
-		s.want(t, ask(), codeTemporary, 0, 1)
+		s.want(t, ask(), custody.CodeTemporary, 0, 1)
 	}
 	s.now.forward(least - 5*time.Second)
 	out = ask()
-	s.want(t, out, codeTemporary, 0, 1)
+	s.want(t, out, custody.CodeTemporary, 0, 1)
 	if d := time.Duration(out.Error.RetryAfter) * time.Second; d > most-least+6*time.Second {
 		t.Errorf("it counts down to %s", d)
 	}
@@ -257,9 +257,9 @@ var _ = reported("case_053", func(t *testing.T) { // a tight loop; Retry-After i
 	var r rests
 	for i := range 50 {
 		id := strconv.Itoa(i)
-		f := r.put(id, s.now.now(), &BrokerError{Class: Temporary}, fail(codeTemporary, ""))
+		f := r.put(id, s.now.now(), &BrokerError{Class: Temporary}, fail(custody.CodeTemporary, ""))
 		seen[f.retryAfter] = true
-		g := r.put(id, s.now.now(), &BrokerError{Class: Temporary}, fail(codeTemporary, ""))
+		g := r.put(id, s.now.now(), &BrokerError{Class: Temporary}, fail(custody.CodeTemporary, ""))
 		if f.retryAfter < backoffFirst || f.retryAfter > backoffFirst*5/4 || g.retryAfter < 2*backoffFirst || g.retryAfter > 2*backoffFirst*5/4 {
 			t.Errorf("%s, then %s", f.retryAfter, g.retryAfter)
 		}
@@ -268,7 +268,7 @@ var _ = reported("case_053", func(t *testing.T) { // a tight loop; Retry-After i
 		t.Errorf("%d different waits of 50", len(seen))
 	}
 	for range 40 {
-		if f := r.put("0", s.now.now(), &BrokerError{Class: Temporary}, fail(codeTemporary, "")); f.retryAfter > backoffMax*5/4 {
+		if f := r.put("0", s.now.now(), &BrokerError{Class: Temporary}, fail(custody.CodeTemporary, "")); f.retryAfter > backoffMax*5/4 {
 			t.Errorf("it waits %s", f.retryAfter)
 		}
 	}

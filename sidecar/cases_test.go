@@ -54,7 +54,7 @@ var _ = reported("case_001", func(t *testing.T) { // several refresh the same pa
 	f.refreshes(func(w http.ResponseWriter, _ int, _ string) *custody.RefreshAnswer {
 		return says(w, 503, `{"class":"temporary"}`)
 	})
-	f.want(t, f.send(order()), codeTemporary, 0, 1)
+	f.want(t, f.send(order()), custody.CodeTemporary, 0, 1)
 	for _, x := range []*stage{s, f} {
 		var leases int
 		if err := x.store.db.QueryRow(`SELECT count(*) FROM leases`).Scan(&leases); err != nil || leases != 0 || len(x.flights.all) != 0 {
@@ -87,7 +87,7 @@ var _ = reported("case_003", func(t *testing.T) { // a rate limit's answer is wr
 	s.now.forward(2 * time.Hour)
 	s.forget()
 	out := s.send(s.order(next, "whoami", `{}`))
-	s.want(t, out, codeTemporary, 0, 1)
+	s.want(t, out, custody.CodeTemporary, 0, 1)
 	if w := must(s.Waiting(t.Context())); len(out.handbacks) != 0 || len(w) != 1 {
 		t.Errorf("%d hand-backs, %d wait", len(out.handbacks), len(w))
 	}
@@ -157,7 +157,7 @@ var _ = reported("case_007", func(t *testing.T) { // a stuck mark: the connectio
 	if _, err := three.store.db.Exec(`INSERT INTO leases VALUES (?, 'the dead', ?)`, id, three.now.now().Add(time.Minute).UnixMilli()); err != nil {
 		t.Fatal(err)
 	}
-	three.want(t, three.send(order()), codeTemporary, 0, 0)
+	three.want(t, three.send(order()), custody.CodeTemporary, 0, 0)
 	three.now.forward(time.Hour)
 	three.want(t, three.send(order()), "ok", 1, 1)
 })
@@ -174,7 +174,7 @@ var _ = reported("case_009", func(t *testing.T) { // saving fails, and success i
 		}
 	})
 	out := s.send(order())
-	s.want(t, out, codeNoHandBack, 0, 1)
+	s.want(t, out, custody.CodeNoHandBack, 0, 1)
 	if s.take(c, out).Refresh.Reveal() != "rt1.k.fake2" {
 		t.Error("the pair is lost")
 	}
@@ -193,7 +193,7 @@ var _ = reported("case_011", func(t *testing.T) { // half of a pair is written
 		t.Fatal(err)
 	}
 	out := s.send(order())
-	s.want(t, out, codeNoHandBack, 0, 1)
+	s.want(t, out, custody.CodeNoHandBack, 0, 1)
 	s.take(c, out)
 	var lines, olds int
 	s.store.db.QueryRow(`SELECT count(*) FROM lines`).Scan(&lines)
@@ -223,18 +223,18 @@ var _ = reported("case_013", func(t *testing.T) { // the answer never arrives; t
 	s, _, order := renewing(t, "github")
 	losing(s, true)
 	out := s.send(order())
-	s.want(t, out, codeReconnect, 0, 1)
+	s.want(t, out, custody.CodeReconnect, 0, 1)
 	if !strings.Contains(out.Error.Message, "lost on the way") {
 		t.Errorf("it says: %s", out.Error.Message)
 	}
 	s.now.forward(time.Hour)
 	s.restart()
-	s.want(t, s.send(s.later(order())), codeReconnect, 0, 1)
+	s.want(t, s.send(s.later(order())), custody.CodeReconnect, 0, 1)
 
 	// With one, it is tried once more, within it.
 	s, c, order := renewing(t, "github", graceful)
 	losing(s, true)
-	s.want(t, s.send(order()), codeTemporary, 0, 1)
+	s.want(t, s.send(order()), custody.CodeTemporary, 0, 1)
 	s.restart() // also after a crash
 	s.now.forward(5 * time.Second)
 	out = s.send(order())
@@ -243,20 +243,20 @@ var _ = reported("case_013", func(t *testing.T) { // the answer never arrives; t
 
 	s, _, order = renewing(t, "github", graceful)
 	losing(s, true)
-	s.want(t, s.send(order()), codeTemporary, 0, 1)
+	s.want(t, s.send(order()), custody.CodeTemporary, 0, 1)
 	s.now.forward(time.Minute)
-	s.want(t, s.send(order()), codeReconnect, 0, 1) // too late
+	s.want(t, s.send(order()), custody.CodeReconnect, 0, 1) // too late
 
 	s, _, order = renewing(t, "github", graceful)
 	s.refreshes(func(w http.ResponseWriter, n int, refresh string) *custody.RefreshAnswer { return lost(w) })
-	for i, want := range []string{codeTemporary, codeTemporary, codeReconnect, codeReconnect} {
+	for i, want := range []string{custody.CodeTemporary, custody.CodeTemporary, custody.CodeReconnect, custody.CodeReconnect} {
 		s.want(t, s.send(order()), want, 0, min(i+1, 2))
 		s.now.forward(2 * time.Second)
 	}
 
 	// The broker's own word that the provider may have redeemed it counts, whatever the class.
 	for _, class := range []string{"temporary", "misconfigured"} {
-		for service, want := range map[string]string{"github": codeReconnect, "hubspot": codeTemporary} {
+		for service, want := range map[string]string{"github": custody.CodeReconnect, "hubspot": custody.CodeTemporary} {
 			s, _, order := renewing(t, service)
 			s.refreshes(func(w http.ResponseWriter, _ int, _ string) *custody.RefreshAnswer {
 				return says(w, 503, `{"class":"`+class+`","code":"x","spent":true}`)
@@ -268,7 +268,7 @@ var _ = reported("case_013", func(t *testing.T) { // the answer never arrives; t
 	// A constant token is lost by nothing.
 	s, _, order = renewing(t, "hubspot")
 	losing(s, true)
-	s.want(t, s.send(order()), codeTemporary, 0, 1)
+	s.want(t, s.send(order()), custody.CodeTemporary, 0, 1)
 	s.now.forward(time.Minute)
 	s.want(t, s.send(order()), "ok", 1, 2)
 })
@@ -291,7 +291,7 @@ var _ = reported("case_015", func(t *testing.T) { // who asked hangs up; a 400 c
 			s.refreshes(func(w http.ResponseWriter, n int, refresh string) *custody.RefreshAnswer {
 				return says(w, status, body)
 			})
-			s.want(t, s.send(order()), codeTemporary, 0, 1)
+			s.want(t, s.send(order()), custody.CodeTemporary, 0, 1)
 			if t.Failed() {
 				t.Fatal(status, body)
 			}

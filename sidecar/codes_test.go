@@ -43,10 +43,10 @@ type flaw struct {
 // flaws are in the order of docs/protocol.md, section 7.
 var flaws = []flaw{
 	{"none", func(s *stage, x *shot) { x.tampered = true }}, // forged
-	{codeNotMine, func(s *stage, x *shot) { x.grantTo = s.eve.Public() }},
-	{codeDay, func(s *stage, x *shot) { k := must(custody.NewIdentity()).Public(); x.opDay = &k }},
-	{codeVersion, func(s *stage, x *shot) { x.v = 3 }},
-	{codeAuthor, func(s *stage, x *shot) { x.grantPath = "thread-2" }},
+	{custody.CodeNotMine, func(s *stage, x *shot) { x.grantTo = s.eve.Public() }},
+	{custody.CodeDay, func(s *stage, x *shot) { k := must(custody.NewIdentity()).Public(); x.opDay = &k }},
+	{custody.CodeVersion, func(s *stage, x *shot) { x.v = 3 }},
+	{custody.CodeAuthor, func(s *stage, x *shot) { x.grantPath = "thread-2" }},
 	{"ok", func(s *stage, x *shot) { // used
 		started, most := s.Sidecar.started, s.bounds.max
 		s.Sidecar.started, s.bounds.max = s.now.now().Add(-time.Hour), 10
@@ -58,18 +58,18 @@ var flaws = []flaw{
 		s.forget()
 		x.id = first.id
 	}},
-	{codeExpired, func(s *stage, x *shot) { x.grant.IAT -= 600; x.grant.Exp -= 600 }},
-	{codeRestarted, func(s *stage, x *shot) { s.Sidecar.started = s.now.now() }},
-	{codeService, func(s *stage, x *shot) { x.service = "unheard-of" }},
-	{codeOp, func(s *stage, x *shot) { x.op = "no_such_op" }},
-	{codeNeedsNewer, func(s *stage, x *shot) { x.op, x.grant.Once.Op = "no_such_op", "no_such_op" }},
-	{codeAccess, func(s *stage, x *shot) { x.grant.Once.Op = "comment" }},
-	{codeArgs, func(s *stage, x *shot) { x.args = `{"owner":"golang","repo":"go"}` }},
-	{codeConsent, func(s *stage, x *shot) { x.grant.Once.Say = custody.Digest{1} }},
-	{codeEnded, func(s *stage, x *shot) {
+	{custody.CodeExpired, func(s *stage, x *shot) { x.grant.IAT -= 600; x.grant.Exp -= 600 }},
+	{custody.CodeRestarted, func(s *stage, x *shot) { s.Sidecar.started = s.now.now() }},
+	{custody.CodeService, func(s *stage, x *shot) { x.service = "unheard-of" }},
+	{custody.CodeOp, func(s *stage, x *shot) { x.op = "no_such_op" }},
+	{custody.CodeNeedsNewer, func(s *stage, x *shot) { x.op, x.grant.Once.Op = "no_such_op", "no_such_op" }},
+	{custody.CodeAccess, func(s *stage, x *shot) { x.grant.Once.Op = "comment" }},
+	{custody.CodeArgs, func(s *stage, x *shot) { x.args = `{"owner":"golang","repo":"go"}` }},
+	{custody.CodeConsent, func(s *stage, x *shot) { x.grant.Once.Say = custody.Digest{1} }},
+	{custody.CodeEnded, func(s *stage, x *shot) {
 		s.tell(s.ada, &custody.End{At: s.now.now().Unix(), Grants: []string{x.grant.ID}})
 	}},
-	{codeBusy, func(s *stage, x *shot) { s.bounds.max = 0 }},
+	{custody.CodeBusy, func(s *stage, x *shot) { s.bounds.max = 0 }},
 }
 
 // TestCodesInOrder makes each code by what makes it, and every pair of them: what is wrong in
@@ -82,10 +82,10 @@ func TestCodesInOrder(t *testing.T) {
 				break
 			}
 			b := flaws[j]
-			if a.code == codeOp && b.code == codeNeedsNewer || a.code == codeNeedsNewer && b.code == codeAccess {
+			if a.code == custody.CodeOp && b.code == custody.CodeNeedsNewer || a.code == custody.CodeNeedsNewer && b.code == custody.CodeAccess {
 				continue // one undoes the other
 			}
-			if a.code == codeNotMine && (b.code == codeDay || b.code == codeVersion) {
+			if a.code == custody.CodeNotMine && (b.code == custody.CodeDay || b.code == custody.CodeVersion) {
 				continue // the grant is inside: nobody sees whose it is before the op has been opened
 			}
 			s := newStage(t)
@@ -105,7 +105,7 @@ func TestCodesInOrder(t *testing.T) {
 			if p, k := s.calls(); p != 0 || k != 0 {
 				t.Errorf("%s and %s: %d calls of the provider, %d of the broker", a.code, b.code, p, k)
 			}
-			if a.code == codeArgs && (out.Error.Details == nil || out.Error.Details.Arg != "title") {
+			if a.code == custody.CodeArgs && (out.Error.Details == nil || out.Error.Details.Arg != "title") {
 				t.Errorf("args: %+v", out.Error.Details)
 			}
 			if err := s.Sidecar.Close(t.Context()); err != nil {
@@ -129,21 +129,21 @@ func TestCodesOfTheCall(t *testing.T) {
 		set              func(s *stage, c *custody.Credential)
 		check            func(e *custody.ResultError) bool
 	}{
-		{name: "a count at its end, before another broker's", code: codeNoHandBack, left: due, set: func(s *stage, c *custody.Credential) { c.Pair, c.Broker = 1<<52, "https://elsewhere.example" }},
-		{name: "a 401 without the key", code: codeNeedsPair, provider: 1, set: func(s *stage, c *custody.Credential) { s.accepts(me) }},
-		{name: "another broker's", code: codeReconnect, left: due, set: func(s *stage, c *custody.Credential) { c.Broker = "https://elsewhere.example" }},
-		{name: "dead", code: codeReconnect, broker: 1, left: due, set: func(s *stage, c *custody.Credential) { s.refreshes(dead) }},
-		{name: "temporary", code: codeTemporary, broker: 1, left: due, set: func(s *stage, c *custody.Credential) {
+		{name: "a count at its end, before another broker's", code: custody.CodeNoHandBack, left: due, set: func(s *stage, c *custody.Credential) { c.Pair, c.Broker = 1<<52, "https://elsewhere.example" }},
+		{name: "a 401 without the key", code: custody.CodeNeedsPair, provider: 1, set: func(s *stage, c *custody.Credential) { s.accepts(me) }},
+		{name: "another broker's", code: custody.CodeReconnect, left: due, set: func(s *stage, c *custody.Credential) { c.Broker = "https://elsewhere.example" }},
+		{name: "dead", code: custody.CodeReconnect, broker: 1, left: due, set: func(s *stage, c *custody.Credential) { s.refreshes(dead) }},
+		{name: "temporary", code: custody.CodeTemporary, broker: 1, left: due, set: func(s *stage, c *custody.Credential) {
 			s.refreshes(func(w http.ResponseWriter, _ int, _ string) *custody.RefreshAnswer {
 				return says(w, 429, `{"class":"temporary","code":"rate_limited","retry_after":90}`)
 			})
 		}, check: func(e *custody.ResultError) bool { return e.RetryAfter == 90 }},
-		{name: "misconfigured", code: codeMisconfigured, broker: 1, left: due, set: func(s *stage, c *custody.Credential) {
+		{name: "misconfigured", code: custody.CodeMisconfigured, broker: 1, left: due, set: func(s *stage, c *custody.Credential) {
 			s.refreshes(func(w http.ResponseWriter, _ int, _ string) *custody.RefreshAnswer {
 				return says(w, 502, `{"class":"misconfigured","code":"invalid_client"}`)
 			})
 		}},
-		{name: "no instance token", code: codeMisconfigured, left: due, set: func(s *stage, c *custody.Credential) {
+		{name: "no instance token", code: custody.CodeMisconfigured, left: due, set: func(s *stage, c *custody.Credential) {
 			s.brokers[s.broker.URL].Token = integrations.Secret{}
 		}},
 		{name: "a no", code: "provider", provider: 1, set: func(s *stage, c *custody.Credential) { s.provider.answer(jsonAnswer(404, `{"message":"Not Found"}`)) },
@@ -160,13 +160,13 @@ func TestCodesOfTheCall(t *testing.T) {
 		}, check: func(e *custody.ResultError) bool {
 			return e.RetryAfter > 2900 && e.RetryAfter <= 3000 && e.Details.Until > time.Now().Unix()+2900
 		}},
-		{name: "too much", code: codeTooLarge, provider: 1, set: func(s *stage, c *custody.Credential) {
+		{name: "too much", code: custody.CodeTooLarge, provider: 1, set: func(s *stage, c *custody.Credential) {
 			s.provider.answer(jsonAnswer(200, `{"id":7,"login":"`+strings.Repeat("a", 50_000)+`"}`))
 		}, check: func(e *custody.ResultError) bool { return e.Details.Size > 50_000 }},
 		{name: "nobody there", code: "unreachable", set: func(s *stage, c *custody.Credential) {
 			s.exec.ConnectTo["api.github.com:443"] = "127.0.0.1:1"
 		}},
-		{name: "a write whose answer is lost", code: codeUnknown, provider: 1, access: integrations.Write, set: func(s *stage, c *custody.Credential) {
+		{name: "a write whose answer is lost", code: custody.CodeUnknown, provider: 1, access: integrations.Write, set: func(s *stage, c *custody.Credential) {
 			s.provider.answer(func(w http.ResponseWriter, r *http.Request) { lost(w) })
 		}},
 	} {
@@ -189,7 +189,7 @@ func TestCodesOfTheCall(t *testing.T) {
 			}
 			// The same message again gets the same answer and calls nobody, but where the
 			// connection was not to blame and the message may come again.
-			if x.code != codeNeedsPair {
+			if x.code != custody.CodeNeedsPair {
 				s.want(t, s.read(s.ada, s.delivery(o)), x.code, x.provider, x.broker)
 			}
 		})
@@ -202,14 +202,14 @@ func TestCodesOfTheCall(t *testing.T) {
 		s.send(s.order(c, "whoami", `{}`))
 		s.now.forward(15 * time.Minute)
 		s.forget()
-		s.want(t, s.send(s.order(c, "whoami", `{}`)), codeRotated, 0, 0)
+		s.want(t, s.send(s.order(c, "whoami", `{}`)), custody.CodeRotated, 0, 0)
 	})
 	t.Run("refused", func(t *testing.T) {
 		s := newStage(t)
 		o := s.order(s.connection("github", integrations.Write, 0), "open_issue", openIssue)
 		e := must(s.ada.Seal(s.bot.Public(), nil, custody.Header{Purpose: custody.PurposeOp, Space: testSpace, Thread: testThread, Op: o.id}, []byte(`{"v":2,"id":"x","more":"SENTINEL"}`)))
 		out := s.read(s.ada, Delivery{Space: testSpace, Thread: testThread, Author: s.ada.Public(), Data: must(e.Marshal())})
-		s.want(t, out, codeRefused, 0, 0)
+		s.want(t, out, custody.CodeRefused, 0, 0)
 		if strings.Contains(out.Error.Message, "SENTINEL") {
 			t.Error("it repeats what stood there")
 		}
@@ -264,7 +264,7 @@ func TestWritesUnderReadGrants(t *testing.T) {
 				g.ID = custody.NewID()
 				for _, a := range []string{string(args), `{"no_such_arg":1}`} { // and access comes before args
 					o := &order{id: custody.NewID(), member: s.ada, bot: s.bot.Public(), grant: g, service: m.ID, op: op.Name, args: a}
-					if out := s.send(o); out.code() != codeAccess {
+					if out := s.send(o); out.code() != custody.CodeAccess {
 						t.Errorf("%s %s under %s: %s %+v", m.ID, op.Name, g.Use, out.code(), out.Error)
 					}
 				}

@@ -144,7 +144,7 @@ func FuzzBrokerAnswer(f *testing.F) {
 	f.Add(false, 429, "Wed, 21 Oct 2099 07:28:00 GMT", []byte(`<html>`))
 	f.Add(false, 503, "", []byte(`{"class":"temporary","code":"unknown","retry_after":1e99}`))
 	f.Add(false, 401, "", []byte(`{"error":"clock","off_s":900}`))
-	fails := []string{codeTemporary, codeReconnect, codeMisconfigured}
+	fails := []string{custody.CodeTemporary, custody.CodeReconnect, custody.CodeMisconfigured}
 	f.Fuzz(func(t *testing.T, sealed bool, status int, after string, data []byte) {
 		if status < 200 || status > 599 || strings.ContainsFunc(after, func(r rune) bool { return r < ' ' || r > '~' }) {
 			return // not HTTP

@@ -14,33 +14,6 @@ import (
 	"github.com/elevenmessenger/connect/integrations"
 )
 
-// The codes of results, beside those of integrations.Code: docs/protocol.md, section 7.
-const (
-	codeNotMine       = "not_mine"
-	codeDay           = custody.CodeDay
-	codeVersion       = "version"
-	codeAuthor        = "author"
-	codeExpired       = "expired"
-	codeRestarted     = "restarted"
-	codeService       = "service"
-	codeOp            = "op"
-	codeNeedsNewer    = "needs_newer_bot"
-	codeAccess        = "access"
-	codeArgs          = "args"
-	codeConsent       = "consent"
-	codeEnded         = "ended"
-	codeBusy          = "busy"
-	codeNoHandBack    = "no_hand_back"
-	codeNeedsPair     = "needs_pair"
-	codeRotated       = custody.CodeRotated
-	codeReconnect     = "reconnect"
-	codeTemporary     = "temporary"
-	codeMisconfigured = "misconfigured"
-	codeRefused       = "refused"
-	codeTooLarge      = "too_large"
-	codeUnknown       = "unknown_outcome"
-)
-
 // Times of the journal and of ends.
 const (
 	journalKept = 24 * time.Hour     // past a grant's end
@@ -168,25 +141,25 @@ func (s *Sidecar) unopened(j *job, err error) ([]*custody.Envelope, error) {
 func (s *Sidecar) opening(j *job, err error) *failure {
 	switch {
 	case errors.Is(err, custody.ErrDay):
-		f := fail(codeDay, "the bot's key of the day has changed")
+		f := fail(custody.CodeDay, "the bot's key of the day has changed")
 		if k := j.bot.today(s.now()); k.key != nil {
 			f.with(custody.ResultDetails{Day: k.key.Public(), Until: k.until.Unix()})
 		}
 		return f
 	case errors.Is(err, custody.ErrVersion):
-		return fail(codeVersion, "this bot does not know that version")
+		return fail(custody.CodeVersion, "this bot does not know that version")
 	case errors.Is(err, custody.ErrNotMine):
-		return fail(codeNotMine, "the grant is sealed to another key")
+		return fail(custody.CodeNotMine, "the grant is sealed to another key")
 	case errors.Is(err, custody.ErrAuthor), errors.Is(err, custody.ErrForged):
-		return fail(codeAuthor, "the grant was not made for this message by whoever posted it")
+		return fail(custody.CodeAuthor, "the grant was not made for this message by whoever posted it")
 	case errors.Is(err, custody.ErrExpiry):
-		return fail(codeExpired, "the grant lives longer than such a grant may")
+		return fail(custody.CodeExpired, "the grant lives longer than such a grant may")
 	case errors.Is(err, custody.ErrService):
-		return fail(codeService, "the grant is for another service")
+		return fail(custody.CodeService, "the grant is for another service")
 	case errors.Is(err, custody.ErrOnce):
-		return fail(codeAccess, "a change is granted once, for one operation")
+		return fail(custody.CodeAccess, "a change is granted once, for one operation")
 	}
-	return fail(codeRefused, "the message is not in order: %v", err)
+	return fail(custody.CodeRefused, "the message is not in order: %v", err)
 }
 
 // run checks and runs an op, and answers it.
@@ -204,7 +177,7 @@ func (s *Sidecar) run(ctx context.Context, j *job, k opKey, run *opRun) (answer 
 		case seen.state == reopens && seen.pair < brings(j.grant):
 			reopened = true
 		case seen.state == begun:
-			return s.refuse(j, fail(codeUnknown, "this was begun before, and how it ended is not known (yet); look there first"))
+			return s.refuse(j, fail(custody.CodeUnknown, "this was begun before, and how it ended is not known (yet); look there first"))
 		default:
 			return seen.answer, nil
 		}
@@ -217,7 +190,7 @@ func (s *Sidecar) run(ctx context.Context, j *job, k opKey, run *opRun) (answer 
 	waited, ok := s.bounds.enter(ctx, j.from)
 	if !ok {
 		s.counters.Busy.Add(1)
-		return s.refuse(j, fail(codeBusy, "the bot has too much to do just now").after(2*time.Second))
+		return s.refuse(j, fail(custody.CodeBusy, "the bot has too much to do just now").after(2*time.Second))
 	}
 	defer s.bounds.leave(j.from)
 	if waited { // meanwhile it may have ended
@@ -232,7 +205,7 @@ func (s *Sidecar) run(ctx context.Context, j *job, k opKey, run *opRun) (answer 
 			return s.refuse(j, s.storeFailure(err))
 		}
 		if !ok {
-			return s.refuse(j, fail(codeUnknown, "this was begun elsewhere, and how it ended is not known (yet); look there first"))
+			return s.refuse(j, fail(custody.CodeUnknown, "this was begun elsewhere, and how it ended is not known (yet); look there first"))
 		}
 		s.step("journal")
 		// From here on it is finished, whoever waits for it.
@@ -241,7 +214,7 @@ func (s *Sidecar) run(ctx context.Context, j *job, k opKey, run *opRun) (answer 
 		defer stop()
 	}
 	res, f := s.perform(ctx, j)
-	again := f != nil && (f.code == codeNeedsPair || f.code == codeRotated)
+	again := f != nil && (f.code == custody.CodeNeedsPair || f.code == custody.CodeRotated)
 	keep = !write && !again
 	if answer, err = s.answerWith(j, res, f); err != nil {
 		return nil, err
@@ -276,25 +249,25 @@ func (s *Sidecar) check(ctx context.Context, j *job) *failure {
 	g, o := j.grant, j.msg
 	write := g.Access == integrations.Write
 	if err := g.Live(now); err != nil {
-		return fail(codeExpired, "the grant's time is over, or has not begun")
+		return fail(custody.CodeExpired, "the grant's time is over, or has not begun")
 	}
 	if start := s.started.Add(custody.Skew).Unix(); write && !j.own && g.IAT < start {
-		return fail(codeRestarted, "the bot was restarted a moment ago, and takes changes that were confirmed from then on").
+		return fail(custody.CodeRestarted, "the bot was restarted a moment ago, and takes changes that were confirmed from then on").
 			after(max(time.Unix(start, 0).Sub(now), time.Second))
 	}
 	j.manifest = s.registry.Get(o.Service)
 	switch {
 	case j.manifest == nil:
-		return fail(codeService, "this bot does not know the service")
+		return fail(custody.CodeService, "this bot does not know the service")
 	case g.Service != o.Service:
-		return fail(codeService, "the grant is for another service")
+		return fail(custody.CodeService, "the grant is for another service")
 	}
 	op := j.manifest.Op(o.Op)
 	if op == nil {
 		if _, named := g.Ops[o.Op]; named || g.Once != nil && g.Once.Op == o.Op {
-			return fail(codeNeedsNewer, "this bot is older than the operation")
+			return fail(custody.CodeNeedsNewer, "this bot is older than the operation")
 		}
-		return fail(codeOp, "%s has no such operation", j.manifest.Name)
+		return fail(custody.CodeOp, "%s has no such operation", j.manifest.Name)
 	}
 	if f := covers(g, op, now); f != nil {
 		return f
@@ -307,7 +280,7 @@ func (s *Sidecar) check(ctx context.Context, j *job) *failure {
 		_, err = custody.ArgsDigest(j.call)
 	}
 	if err != nil {
-		f := fail(codeArgs, "%v", err)
+		f := fail(custody.CodeArgs, "%v", err)
 		var r *integrations.RefusedError
 		if errors.As(err, &r) && r.Arg != "" {
 			f.with(custody.ResultDetails{Arg: r.Arg})
@@ -316,9 +289,9 @@ func (s *Sidecar) check(ctx context.Context, j *job) *failure {
 	}
 	if err := s.texts.Allows(g, j.call); err != nil {
 		if errors.Is(err, custody.ErrConsent) {
-			return fail(codeConsent, "this is %v", err)
+			return fail(custody.CodeConsent, "this is %v", err)
 		}
-		return fail(codeAccess, "%v", err)
+		return fail(custody.CodeAccess, "%v", err)
 	}
 	if f := s.over(ctx, j); f != nil {
 		return f
@@ -332,13 +305,13 @@ func (s *Sidecar) check(ctx context.Context, j *job) *failure {
 func (s *Sidecar) over(ctx context.Context, j *job) *failure {
 	now := s.now()
 	if err := j.grant.Live(now); err != nil {
-		return fail(codeExpired, "the grant's time is over, or has not begun")
+		return fail(custody.CodeExpired, "the grant's time is over, or has not begun")
 	}
 	switch ended, err := s.store.ended(ctx, j.from, j.grant, now.Unix()); {
 	case err != nil:
 		return s.storeFailure(err)
 	case ended:
-		return fail(codeEnded, "this grant was ended, or is paused")
+		return fail(custody.CodeEnded, "this grant was ended, or is paused")
 	}
 	return nil
 }
@@ -351,17 +324,17 @@ func covers(g *custody.Grant, op *integrations.Op, now time.Time) *failure {
 	}
 	switch {
 	case op.Access != integrations.Read && g.Access != integrations.Write:
-		return fail(codeAccess, "the grant is for reading, and this changes something")
+		return fail(custody.CodeAccess, "the grant is for reading, and this changes something")
 	case op.Access != integrations.Read && g.Use != custody.UseOnce && g.Use != custody.UseAsks:
-		return fail(codeAccess, "a change is granted once, for one operation")
+		return fail(custody.CodeAccess, "a change is granted once, for one operation")
 	case !named:
-		return fail(codeAccess, "the grant is not for this operation")
+		return fail(custody.CodeAccess, "the grant is not for this operation")
 	case g.Use == custody.UseAsks && (op.Access == integrations.Read || op.Has(integrations.Money) || op.Has(integrations.Irreversible)):
-		return fail(codeAccess, "such a grant is for changes that can be undone and cost nothing")
+		return fail(custody.CodeAccess, "such a grant is for changes that can be undone and cost nothing")
 	case g.Use != custody.UseOnce && op.SafePost != "" && !op.IsGraphQL() && op.Unattended == "":
-		return fail(codeAccess, "this operation does not run without a person")
+		return fail(custody.CodeAccess, "this operation does not run without a person")
 	case g.Window != nil && !g.Window.Contains(now):
-		return fail(codeAccess, "the grant may not be used at this time of the week")
+		return fail(custody.CodeAccess, "the grant may not be used at this time of the week")
 	}
 	return nil
 }
@@ -379,14 +352,14 @@ func (s *Sidecar) perform(ctx context.Context, j *job) (*integrations.Result, *f
 			return nil, executed(err)
 		}
 		if p == nil {
-			return nil, fail(codeConsent, "the operation has no preview here")
+			return nil, fail(custody.CodeConsent, "the operation has no preview here")
 		}
 		shown, f := s.do(ctx, j, p)
 		if f != nil {
 			return nil, f
 		}
 		if err := j.grant.AllowsPreview(shown); err != nil {
-			return nil, fail(codeConsent, "it is not as it was shown any more")
+			return nil, fail(custody.CodeConsent, "it is not as it was shown any more")
 		}
 	}
 	return s.do(ctx, j, j.call)
@@ -433,7 +406,7 @@ func (s *Sidecar) renews(j *job) bool {
 func executed(err error) *failure {
 	code := integrations.Code(err)
 	if code == "" {
-		code = codeRefused
+		code = custody.CodeRefused
 	}
 	f := fail(code, "%v", err)
 	var refused *integrations.RefusedError
@@ -503,7 +476,7 @@ func (s *Sidecar) answerWith(j *job, res *integrations.Result, f *failure) ([]*c
 	if err == nil || !errors.Is(err, custody.ErrTooBig) {
 		return all, err
 	}
-	large := &custody.Result{V: 2, ID: j.op, Error: &custody.ResultError{Code: codeTooLarge, Message: "the result does not fit in one message"}}
+	large := &custody.Result{V: 2, ID: j.op, Error: &custody.ResultError{Code: custody.CodeTooLarge, Message: "the result does not fit in one message"}}
 	e, err := j.bot.id.SealMessage(j.author, nil, h, large)
 	if err != nil {
 		return nil, err

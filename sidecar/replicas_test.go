@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/elevenmessenger/connect/custody"
 	"github.com/elevenmessenger/connect/integrations"
 )
 
@@ -153,10 +154,10 @@ func TestReplicasWithoutStore(t *testing.T) {
 	read := a.delivery(a.order(a.connection("github", integrations.Read, 10*time.Second), "whoami", `{}`))
 	srv.Shutdown()
 	srv.WaitForShutdown()
-	if out := a.read(a.ada, read); out.code() != codeTemporary {
+	if out := a.read(a.ada, read); out.code() != custody.CodeTemporary {
 		t.Errorf("a rotation: %s", out.code())
 	}
-	if out := a.read(a.ada, write); out.code() != codeTemporary {
+	if out := a.read(a.ada, write); out.code() != custody.CodeTemporary {
 		t.Errorf("a write: %s", out.code())
 	}
 	if n, m := len(a.broker.requests()), len(a.provider.requests()); n != 0 || m != 0 {

@@ -27,10 +27,10 @@ func (s *Sidecar) revoke(ctx context.Context, j *job, e *custody.Envelope) (answ
 	}
 	g := j.grant
 	if err := g.Live(s.now()); err != nil {
-		return s.refuse(j, fail(codeExpired, "the grant's time is over, or has not begun"))
+		return s.refuse(j, fail(custody.CodeExpired, "the grant's time is over, or has not begun"))
 	}
 	if j.manifest = s.registry.Get(g.Service); j.manifest == nil {
-		return s.refuse(j, fail(codeService, "this bot does not know the service"))
+		return s.refuse(j, fail(custody.CodeService, "this bot does not know the service"))
 	}
 	broker := s.brokers[g.Broker]
 	if g.Broker == "" && len(s.brokers) == 1 {
@@ -38,13 +38,13 @@ func (s *Sidecar) revoke(ctx context.Context, j *job, e *custody.Envelope) (answ
 		}
 	}
 	if broker == nil {
-		return s.refuse(j, fail(codeReconnect, "this connection was made through another broker, which alone can end it at %s", j.manifest.Name))
+		return s.refuse(j, fail(custody.CodeReconnect, "this connection was made through another broker, which alone can end it at %s", j.manifest.Name))
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.opTimeout)
 	defer cancel()
 	if _, ok := s.bounds.enter(ctx, j.from); !ok {
 		s.counters.Busy.Add(1)
-		return s.refuse(j, fail(codeBusy, "the bot has too much to do just now").after(2*time.Second))
+		return s.refuse(j, fail(custody.CodeBusy, "the bot has too much to do just now").after(2*time.Second))
 	}
 	defer s.bounds.leave(j.from)
 	out, err := broker.Revoke(context.WithoutCancel(ctx), RevokeRequest{Service: g.Service, Secret: g.Secret, Refresh: g.Refresh, Keep: g.Keep})
@@ -53,9 +53,9 @@ func (s *Sidecar) revoke(ctx context.Context, j *job, e *custody.Envelope) (answ
 		if !errors.As(err, &b) {
 			b = &BrokerError{Class: Temporary}
 		}
-		f := fail(codeTemporary, "the connection could not be ended at %s just now", j.manifest.Name).after(b.RetryAfter)
+		f := fail(custody.CodeTemporary, "the connection could not be ended at %s just now", j.manifest.Name).after(b.RetryAfter)
 		if b.Class == Misconfigured {
-			f = fail(codeMisconfigured, "the connection could not be ended at %s until an operator mends the %s", j.manifest.Name, misconfiguredWhere(b))
+			f = fail(custody.CodeMisconfigured, "the connection could not be ended at %s until an operator mends the %s", j.manifest.Name, misconfiguredWhere(b))
 		}
 		return s.answer(j, f)
 	}

@@ -49,25 +49,25 @@ func TestRevoke(t *testing.T) {
 		grant *custody.Envelope
 		of    string
 	}{
-		{codeRefused, must(o.grant.Seal(s.ada, s.bot.Public(), nil, testSpace, testThread, id)), "github"}, // an op's
-		{codeAuthor, must(must(custody.MintRevoke(c, s.now.now())).Seal(s.ada, s.bot.Public(), nil, testSpace, testThread, custody.NewID())), "github"},
-		{codeAuthor, must(must(custody.MintRevoke(c, s.now.now())).Seal(s.eve, s.bot.Public(), nil, testSpace, testThread, id)), "github"},
-		{codeService, must(must(custody.MintRevoke(c, s.now.now())).Seal(s.ada, s.bot.Public(), nil, testSpace, testThread, id)), "linear"},
-		{codeExpired, must(must(custody.MintRevoke(c, s.now.now().Add(-time.Hour))).Seal(s.ada, s.bot.Public(), nil, testSpace, testThread, id)), "github"},
+		{custody.CodeRefused, must(o.grant.Seal(s.ada, s.bot.Public(), nil, testSpace, testThread, id)), "github"}, // an op's
+		{custody.CodeAuthor, must(must(custody.MintRevoke(c, s.now.now())).Seal(s.ada, s.bot.Public(), nil, testSpace, testThread, custody.NewID())), "github"},
+		{custody.CodeAuthor, must(must(custody.MintRevoke(c, s.now.now())).Seal(s.eve, s.bot.Public(), nil, testSpace, testThread, id)), "github"},
+		{custody.CodeService, must(must(custody.MintRevoke(c, s.now.now())).Seal(s.ada, s.bot.Public(), nil, testSpace, testThread, id)), "linear"},
+		{custody.CodeExpired, must(must(custody.MintRevoke(c, s.now.now().Add(-time.Hour))).Seal(s.ada, s.bot.Public(), nil, testSpace, testThread, id)), "github"},
 	} {
 		s.want(t, s.read(s.ada, s.posts(s.ada, custody.Header{Op: id}, &custody.Revoke{V: 1, ID: id, Service: x.of, Grant: x.grant})), x.want, 0, 0)
 	}
 	// A revoke's grant runs no operation.
 	op := *o
 	op.grant = must(custody.MintRevoke(c, s.now.now()))
-	s.want(t, s.send(&op), codeRefused, 0, 0)
+	s.want(t, s.send(&op), custody.CodeRefused, 0, 0)
 	// Another broker's connection is ended by nobody else; what fails may be asked again.
 	elsewhere := *c
 	elsewhere.Broker = "https://elsewhere.example"
-	s.want(t, s.read(s.ada, s.revokes(&elsewhere)), codeReconnect, 0, 0)
+	s.want(t, s.read(s.ada, s.revokes(&elsewhere)), custody.CodeReconnect, 0, 0)
 	again := s.revokes(c)
 	s.broker.answer(jsonAnswer(503, `{"class":"temporary","retry_after":9}`))
-	if out := s.read(s.ada, again); out.code() != codeTemporary || out.Error.RetryAfter != 9 {
+	if out := s.read(s.ada, again); out.code() != custody.CodeTemporary || out.Error.RetryAfter != 9 {
 		t.Errorf("%s %+v", out.code(), out.Error)
 	}
 	s.broker.answer(jsonAnswer(200, `{"revoked":false,"why":"said so","where":"https://github.com/settings"}`))

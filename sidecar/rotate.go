@@ -145,7 +145,7 @@ func (r *rests) get(id string, now time.Time) *failure {
 		return nil
 	}
 	f := *x.err
-	if f.code != codeReconnect {
+	if f.code != custody.CodeReconnect {
 		f.retryAfter = x.until.Sub(now)
 	}
 	return &f
@@ -182,9 +182,9 @@ func (r *rests) put(id string, now time.Time, b *BrokerError, f *failure) *failu
 		wait += time.Duration(rand.Int64N(int64(wait)/4 + 1))
 	}
 	if x.unknown >= unknownMax {
-		f = fail(codeReconnect, "%s has refused to renew this connection %d times in a row", f.service, x.unknown)
+		f = fail(custody.CodeReconnect, "%s has refused to renew this connection %d times in a row", f.service, x.unknown)
 	}
-	if f.code == codeReconnect {
+	if f.code == custody.CodeReconnect {
 		wait = max(wait, backoffMax)
 	} else {
 		f.retryAfter = wait
@@ -227,7 +227,7 @@ func due(g *custody.Grant, now time.Time) bool {
 func (s *Sidecar) renew(ctx context.Context, j *job, spoilt integrations.Secret) (*pair, *failure) {
 	g := j.grant
 	if g.Refresh.IsZero() {
-		return nil, fail(codeNeedsPair, "the access token of this connection was not accepted, and the key that renews it was not lent")
+		return nil, fail(custody.CodeNeedsPair, "the access token of this connection was not accepted, and the key that renews it was not lent")
 	}
 	return s.rotate(ctx, j, pairKey{s.tokenID(g.Service, g.Broker, g.Refresh), j.from}, spoilt)
 }
@@ -238,7 +238,7 @@ func (s *Sidecar) renew(ctx context.Context, j *job, spoilt integrations.Secret)
 func (s *Sidecar) rotate(ctx context.Context, j *job, k pairKey, spoilt integrations.Secret) (*pair, *failure) {
 	unlock, err := s.flights.lock(ctx, k.id)
 	if err != nil {
-		return nil, fail(codeTemporary, "another operation is renewing this connection").after(time.Second)
+		return nil, fail(custody.CodeTemporary, "another operation is renewing this connection").after(time.Second)
 	}
 	defer unlock()
 	usable := func(p *pair) bool {
@@ -251,7 +251,7 @@ func (s *Sidecar) rotate(ctx context.Context, j *job, k pairKey, spoilt integrat
 		return nil, f
 	}
 	if err := s.takeLease(ctx, k.id); err != nil {
-		return nil, fail(codeTemporary, "the connection cannot be renewed just now: %v", err).after(5 * time.Second)
+		return nil, fail(custody.CodeTemporary, "the connection cannot be renewed just now: %v", err).after(5 * time.Second)
 	}
 	defer func() {
 		if err := s.shared.release(context.WithoutCancel(ctx), k.id); err != nil {
@@ -266,7 +266,7 @@ func (s *Sidecar) rotate(ctx context.Context, j *job, k pairKey, spoilt integrat
 	o := j.manifest.Auth.OAuth
 	switch {
 	case row == nil && oldElsewhere:
-		return nil, fail(codeReconnect, "the key that renews this connection was replaced for somebody else")
+		return nil, fail(custody.CodeReconnect, "the key that renews this connection was replaced for somebody else")
 	case row == nil:
 	case row.state == old:
 		return s.late(ctx, j, row.line, usable)
@@ -274,7 +274,7 @@ func (s *Sidecar) rotate(ctx context.Context, j *job, k pairKey, spoilt integrat
 		// It was redeemed, and the answer never came: a second time could end all that came of it.
 		grace := time.Duration(o.Refresh.ReuseGraceS) * time.Second
 		if grace == 0 || row.tries > 1 || s.now().Sub(time.Unix(row.at, 0)) > grace {
-			return nil, fail(codeReconnect, "%s may have renewed this connection, and its answer was lost on the way", j.manifest.Name)
+			return nil, fail(custody.CodeReconnect, "%s may have renewed this connection, and its answer was lost on the way", j.manifest.Name)
 		}
 		line = row.line
 	default:
@@ -305,7 +305,7 @@ func (s *Sidecar) late(ctx context.Context, j *job, line string, usable func(*pa
 		return nil, s.storeFailure(err)
 	}
 	if t == nil {
-		return nil, fail(codeReconnect, "the key that renews this connection was replaced, and what came in its place is forgotten")
+		return nil, fail(custody.CodeReconnect, "the key that renews this connection was replaced, and what came in its place is forgotten")
 	}
 	if bot := s.bots[t.bot]; bot != nil && t.handoff != nil {
 		var h custody.Handoff
@@ -331,7 +331,7 @@ func (s *Sidecar) late(ctx context.Context, j *job, line string, usable func(*pa
 		}
 	}
 	proof := custody.RotatedProof(j.grant.Refresh, t.handback)
-	f := fail(codeRotated, "this connection was renewed meanwhile; take the newest key, which is here").with(custody.ResultDetails{Proof: &proof})
+	f := fail(custody.CodeRotated, "this connection was renewed meanwhile; take the newest key, which is here").with(custody.ResultDetails{Proof: &proof})
 	f.handback = t.handback
 	return nil, f
 }
@@ -343,11 +343,11 @@ func (s *Sidecar) redeem(ctx context.Context, j *job, k pairKey, line string) (*
 	broker := s.brokers[g.Broker]
 	switch {
 	case j.author.IsZero():
-		return nil, fail(codeNoHandBack, "there is nobody to whom a renewed key could be given")
+		return nil, fail(custody.CodeNoHandBack, "there is nobody to whom a renewed key could be given")
 	case g.Pair >= maxPair:
-		return nil, fail(codeNoHandBack, "the count of this connection's keys is at its end; reconnect it")
+		return nil, fail(custody.CodeNoHandBack, "the count of this connection's keys is at its end; reconnect it")
 	case broker == nil:
-		return nil, fail(codeReconnect, "this connection was made through another broker, whose keys this bot cannot renew")
+		return nil, fail(custody.CodeReconnect, "this connection was made through another broker, whose keys this bot cannot renew")
 	}
 	now := s.now()
 	// Another grant of the line may still count on the hand-off.
@@ -407,7 +407,7 @@ func (s *Sidecar) keepPair(ctx context.Context, j *job, k pairKey, line string, 
 	}
 	unsealed := func(err error) *failure {
 		s.log.Error("a renewed key could not be sealed", "service", g.Service, "error", err)
-		return fail(codeNoHandBack, "the renewed key of this connection could not be sealed")
+		return fail(custody.CodeNoHandBack, "the renewed key of this connection could not be sealed")
 	}
 	if err := h.Sign(g.Refresh); err != nil {
 		return unsealed(err)
@@ -452,12 +452,12 @@ func (s *Sidecar) keepPair(ctx context.Context, j *job, k pairKey, line string, 
 	case errors.Is(err, errCycle):
 		s.log.Error("a provider answered with a refresh token that it had replaced", "service", g.Service)
 		p.handback = nil
-		return fail(codeReconnect, "%s answered with a key that it had replaced before; it is not taken", j.manifest.Name)
+		return fail(custody.CodeReconnect, "%s answered with a key that it had replaced before; it is not taken", j.manifest.Name)
 	case errors.Is(err, errUnshared):
 		s.log.Error("a renewed key is on this disk alone", "service", g.Service, "error", err)
 	case err != nil:
 		s.log.Error("a renewed key could not be written", "service", g.Service, "error", err)
-		return fail(codeNoHandBack, "the renewed key of this connection could not be written to the bot's disk; it is handed back here, and nothing else was done")
+		return fail(custody.CodeNoHandBack, "the renewed key of this connection could not be written to the bot's disk; it is handed back here, and nothing else was done")
 	}
 	s.warm.put(p, received, keys...)
 	return nil
@@ -482,19 +482,19 @@ func (s *Sidecar) notRedeemed(ctx context.Context, j *job, k pairKey, now time.T
 	var f *failure
 	switch {
 	case b.Class == Dead:
-		f = fail(codeReconnect, "%s has ended this connection", name)
+		f = fail(custody.CodeReconnect, "%s has ended this connection", name)
 	case b.Class == Misconfigured:
-		f = fail(codeMisconfigured, "this connection cannot be renewed until an operator mends the %s (%s)", misconfiguredWhere(b), printableCode(b.Code))
+		f = fail(custody.CodeMisconfigured, "this connection cannot be renewed until an operator mends the %s (%s)", misconfiguredWhere(b), printableCode(b.Code))
 	case b.Sent && strict && o.Refresh.ReuseGraceS > 0:
-		f = fail(codeTemporary, "%s may have renewed this connection, and its answer was lost on the way; it is asked once more", name)
+		f = fail(custody.CodeTemporary, "%s may have renewed this connection, and its answer was lost on the way; it is asked once more", name)
 		f.retryAfter = time.Second
 		return f // the grace is short
 	case b.Sent && strict:
-		return fail(codeReconnect, "%s may have renewed this connection, and its answer was lost on the way", name)
+		return fail(custody.CodeReconnect, "%s may have renewed this connection, and its answer was lost on the way", name)
 	case b.Code == "rate_limited":
-		f = fail(codeTemporary, "%s asks to wait before this connection is renewed", name)
+		f = fail(custody.CodeTemporary, "%s asks to wait before this connection is renewed", name)
 	default:
-		f = fail(codeTemporary, "this connection cannot be renewed just now")
+		f = fail(custody.CodeTemporary, "this connection cannot be renewed just now")
 	}
 	f.service = name
 	return s.rests.put(k.id, now, b, f)
@@ -517,7 +517,7 @@ func printableCode(s string) string {
 
 func (s *Sidecar) storeFailure(err error) *failure {
 	s.log.Error("the store does not answer", "error", err)
-	return fail(codeTemporary, "the bot cannot write to its disk just now").after(10 * time.Second)
+	return fail(custody.CodeTemporary, "the bot cannot write to its disk just now").after(10 * time.Second)
 }
 
 // A failure is an outcome that is not a result.

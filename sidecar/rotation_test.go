@@ -49,7 +49,7 @@ func TestLateComers(t *testing.T) {
 	s.forget()
 	late := s.later(o)
 	out := s.send(late)
-	s.want(t, out, codeRotated, 0, 0)
+	s.want(t, out, custody.CodeRotated, 0, 0)
 	next, err := c.TakeRotated(s.handback(out.handbacks[0]), out.handbacks[0], *out.Error.Details.Proof)
 	if err != nil || next.Secret.Reveal() != "at2-fake" {
 		t.Fatalf("%v %v", next, err)
@@ -64,7 +64,7 @@ func TestLateComers(t *testing.T) {
 	s.restart()
 	s.forget()
 	out = s.send(s.later(o))
-	s.want(t, out, codeRotated, 0, 0)
+	s.want(t, out, custody.CodeRotated, 0, 0)
 	if _, err := c.TakeRotated(s.handback(out.handbacks[0]), out.handbacks[0], *out.Error.Details.Proof); err != nil {
 		t.Error(err)
 	}
@@ -81,8 +81,8 @@ func TestRotatedWrite(t *testing.T) {
 	s.forget()
 	o := s.order(c, "open_issue", openIssue)
 	out := s.send(o)
-	s.want(t, out, codeRotated, 0, 0)
-	s.want(t, s.send(o), codeRotated, 0, 0) // with the old pair again: the journal's answer
+	s.want(t, out, custody.CodeRotated, 0, 0)
+	s.want(t, s.send(o), custody.CodeRotated, 0, 0) // with the old pair again: the journal's answer
 	next, err := c.TakeRotated(s.handback(out.handbacks[0]), out.handbacks[0], *out.Error.Details.Proof)
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ func TestStandingRuns(t *testing.T) {
 	// Past its end nothing of it opens.
 	s.now.forward(6 * 24 * time.Hour)
 	s.forget()
-	s.want(t, s.send(run.again()), codeExpired, 0, 0)
+	s.want(t, s.send(run.again()), custody.CodeExpired, 0, 0)
 }
 
 func TestSurprise(t *testing.T) {
@@ -188,7 +188,7 @@ func TestSurprise(t *testing.T) {
 		s.accepts(opened)
 		c := s.connection("github", integrations.Write, 3*time.Hour)
 		o := s.order(c, "open_issue", openIssue)
-		s.want(t, s.send(o), codeNeedsPair, 1, 0)
+		s.want(t, s.send(o), custody.CodeNeedsPair, 1, 0)
 		again := s.remint(o, c, key)
 		s.want(t, s.send(again), "unauthorised", 3, 1)
 		s.want(t, s.send(again), "unauthorised", 3, 1)
@@ -202,7 +202,7 @@ func TestSurprise(t *testing.T) {
 		s.accepts(me, "at2-fake")
 		c := s.connection("github", integrations.Read, 3*time.Hour)
 		o := s.order(c, "whoami", `{}`)
-		s.want(t, s.send(o), codeNeedsPair, 1, 0)
+		s.want(t, s.send(o), custody.CodeNeedsPair, 1, 0)
 		s.want(t, s.send(s.remint(o, c, key)), "ok", 3, 1)
 		s.want(t, s.send(s.remint(o, c, key)), "ok", 3, 1)
 	})

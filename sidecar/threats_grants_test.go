@@ -56,7 +56,7 @@ var _ = threat("G1_lifted_and_forged", func(t *testing.T) {
 	grant := must(o.grant.Seal(s.ada, s.bot.Public(), nil, testSpace, testThread, o.id))
 	lifted := *o
 	lifted.member, lifted.envelope = s.eve, grant
-	s.want(t, s.send(&lifted), codeAuthor, 0, 0)
+	s.want(t, s.send(&lifted), custody.CodeAuthor, 0, 0)
 	// Her own grant for another op, thread or space is no better.
 	for _, g := range []*custody.Envelope{
 		must(o.grant.Seal(s.ada, s.bot.Public(), nil, testSpace, testThread, custody.NewID())),
@@ -65,7 +65,7 @@ var _ = threat("G1_lifted_and_forged", func(t *testing.T) {
 	} {
 		y := *o
 		y.envelope = g
-		s.want(t, s.send(&y), codeAuthor, 0, 0)
+		s.want(t, s.send(&y), custody.CodeAuthor, 0, 0)
 	}
 	// A grant whose tag was made by another is hers by name only.
 	var ge map[string]any
@@ -73,7 +73,7 @@ var _ = threat("G1_lifted_and_forged", func(t *testing.T) {
 	ge["tag"] = strings.Repeat("A", 43)
 	y := *o
 	y.envelope = must(custody.ParseEnvelope(must(json.Marshal(ge))))
-	s.want(t, s.send(&y), codeAuthor, 0, 0)
+	s.want(t, s.send(&y), custody.CodeAuthor, 0, 0)
 
 	// Nobody else opens the result, and a forged one does not open.
 	all := must(s.Handle(t.Context(), d))
@@ -182,7 +182,7 @@ var _ = threat("G4_a_write_runs_once", func(t *testing.T) {
 		if err := s.store.sweep(t.Context(), s.Sidecar.now().Unix()); err != nil {
 			t.Fatal(err)
 		}
-		s.want(t, s.read(s.ada, d), codeExpired, 1, 0)
+		s.want(t, s.read(s.ada, d), custody.CodeExpired, 1, 0)
 	})
 	t.Run("a crash in between", func(t *testing.T) {
 		for _, step := range []string{"journal", "use", "used", "send"} {
@@ -198,7 +198,7 @@ var _ = threat("G4_a_write_runs_once", func(t *testing.T) {
 			}()
 			before, _ := s.calls()
 			s.restart()
-			want := codeUnknown
+			want := custody.CodeUnknown
 			if step == "send" {
 				want = "ok"
 			}
@@ -224,20 +224,20 @@ var _ = threat("G4_a_write_runs_once", func(t *testing.T) {
 		copyDir(t, kept, s.dir)
 		s.start()
 		out := s.read(s.ada, d)
-		s.want(t, out, codeRestarted, 1, 0)
+		s.want(t, out, custody.CodeRestarted, 1, 0)
 		if out.Error.RetryAfter < 1 || out.Error.RetryAfter > 31 {
 			t.Errorf("it is to be tried again after %d s", out.Error.RetryAfter)
 		}
 		// It counts down; and however long one waits, that message does not run.
 		s.now.forward(40 * time.Second)
-		s.want(t, s.read(s.ada, d), codeRestarted, 1, 0)
+		s.want(t, s.read(s.ada, d), custody.CodeRestarted, 1, 0)
 		// What is confirmed from then on runs.
 		s.want(t, s.send(s.order(s.connection("github", integrations.Write, 0), "open_issue", openIssue)), "ok", 2, 0)
 	})
 	t.Run("an id of its own", func(t *testing.T) {
 		s, _, d := stage(t, 0)
 		s.restart()
-		s.want(t, s.read(s.ada, d), codeRestarted, 0, 0)
+		s.want(t, s.read(s.ada, d), custody.CodeRestarted, 0, 0)
 		d.Own = true
 		s.want(t, s.read(s.ada, d), "ok", 1, 0)
 	})
@@ -253,7 +253,7 @@ var _ = threat("G4_a_write_runs_once", func(t *testing.T) {
 				x = two
 			}
 			wg.Go(func() {
-				if code := x.read(s.ada, d).code(); code != "ok" && code != codeUnknown {
+				if code := x.read(s.ada, d).code(); code != "ok" && code != custody.CodeUnknown {
 					t.Errorf("%s", code)
 				}
 			})
@@ -267,8 +267,8 @@ var _ = threat("G4_a_write_runs_once", func(t *testing.T) {
 		c := s.connection("github", integrations.Write, 3*time.Hour) // so that the key stays at home
 		o := s.order(c, "open_issue", openIssue)
 		s.accepts(opened, "at2-fake")
-		s.want(t, s.send(o), codeNeedsPair, 1, 0)
-		s.want(t, s.read(s.ada, s.delivery(o)), codeNeedsPair, 1, 0) // without the pair it never runs again
+		s.want(t, s.send(o), custody.CodeNeedsPair, 1, 0)
+		s.want(t, s.read(s.ada, s.delivery(o)), custody.CodeNeedsPair, 1, 0) // without the pair it never runs again
 		again := s.remint(o, c, func(r *custody.GrantRequest) { r.NeedsPair = true })
 		s.want(t, s.send(again), "ok", 3, 1)
 		s.restart()
@@ -281,7 +281,7 @@ var _ = threat("G4_a_write_runs_once", func(t *testing.T) {
 		c := s.connection("github", integrations.Write, 72*time.Hour)
 		o := s.order(c, "open_issue", openIssue)
 		s.accepts(opened, "at2-fake")
-		s.want(t, s.send(o), codeNeedsPair, 1, 0)
+		s.want(t, s.send(o), custody.CodeNeedsPair, 1, 0)
 		s.now.forward(24*time.Hour + time.Minute)
 		again := s.remint(o, c, func(r *custody.GrantRequest) { r.NeedsPair = true })
 		s.want(t, s.send(again), "ok", 3, 1)
@@ -294,10 +294,10 @@ var _ = threat("G4_a_write_runs_once", func(t *testing.T) {
 	t.Run("a lost answer", func(t *testing.T) {
 		s, _, d := stage(t, 0)
 		s.provider.answer(func(w http.ResponseWriter, r *http.Request) { lost(w) })
-		s.want(t, s.read(s.ada, d), codeUnknown, 1, 0)
+		s.want(t, s.read(s.ada, d), custody.CodeUnknown, 1, 0)
 		s.provider.answer(opened)
-		s.want(t, s.read(s.ada, d), codeUnknown, 1, 0)
+		s.want(t, s.read(s.ada, d), custody.CodeUnknown, 1, 0)
 		s.restart()
-		s.want(t, s.read(s.ada, d), codeUnknown, 1, 0)
+		s.want(t, s.read(s.ada, d), custody.CodeUnknown, 1, 0)
 	})
 })

@@ -32,18 +32,18 @@ var _ = threat("G5_another_members_window", func(t *testing.T) {
 		// Mallory asks in the same thread.
 		m := *o
 		m.id, m.member = custody.NewID(), s.eve
-		s.want(t, s.send(&m), codeAuthor, 1, 0)
+		s.want(t, s.send(&m), custody.CodeAuthor, 1, 0)
 		d := s.delivery(o)
 		d.Author = s.eve.Public()
 		s.want(t, s.read(s.eve, d), "none", 1, 0)
 		// And a model that was talked into a change has no grant for it, whatever it names.
 		w := *o
 		w.id, w.op, w.args = custody.NewID(), "open_issue", openIssue
-		s.want(t, s.send(&w), codeAccess, 1, 0)
+		s.want(t, s.send(&w), custody.CodeAccess, 1, 0)
 		g := *o.grant
 		g.Ops = map[string]custody.Digest{"open_issue": must(custody.OpDigest(s.registry.Get("github"), "open_issue"))}
 		w.id, w.grant, w.envelope = custody.NewID(), &g, nil
-		s.want(t, s.send(&w), codeAccess, 1, 0)
+		s.want(t, s.send(&w), custody.CodeAccess, 1, 0)
 	}
 })
 
@@ -61,18 +61,18 @@ var _ = threat("G6_what_was_read_is_what_runs", func(t *testing.T) {
 		o := s.order(c, "open_issue", openIssue)
 		f(o.grant)
 		out := s.send(o)
-		s.want(t, out, codeConsent, 0, 0)
+		s.want(t, out, custody.CodeConsent, 0, 0)
 		if t.Failed() {
 			t.Fatal(name)
 		}
 	}
 	o := s.order(c, "open_issue", openIssue)
 	o.args = `{"owner":"golang","repo":"go","title":"Sell milk"}`
-	s.want(t, s.send(o), codeConsent, 0, 0)
+	s.want(t, s.send(o), custody.CodeConsent, 0, 0)
 	// A kept grant whose operation has another text by now.
 	k := s.kept(c, custody.GrantRequest{Use: custody.UseAsks, Ops: []string{"open_issue"}}, "open_issue", openIssue)
 	k.grant.Ops["open_issue"] = other
-	s.want(t, s.send(k), codeConsent, 0, 0)
+	s.want(t, s.send(k), custody.CodeConsent, 0, 0)
 
 	// The preview is looked at again, just before: only what was shown is closed.
 	args := `{"owner":"golang","repo":"go","issue":1}`
@@ -83,7 +83,7 @@ var _ = threat("G6_what_was_read_is_what_runs", func(t *testing.T) {
 	s.want(t, s.send(s.order(c, "close_issue", args, preview)), "ok", 2, 0)
 	issue = jsonAnswer(200, `{"number":1,"title":"Buy oat milk","state":"open","html_url":"https://github.com/golang/go/issues/1"}`)
 	s.forget()
-	s.want(t, s.send(s.order(c, "close_issue", args, preview)), codeConsent, 1, 0)
+	s.want(t, s.send(s.order(c, "close_issue", args, preview)), custody.CodeConsent, 1, 0)
 	if m := s.provider.requests()[0].Method; m != "GET" {
 		t.Errorf("what was sent is %s", m)
 	}
@@ -94,7 +94,7 @@ var _ = threat("G6_what_was_read_is_what_runs", func(t *testing.T) {
 	g.Once = &custody.Once{Op: "renew_domain", Text: must(custody.OpDigest(renew.Manifest, "renew_domain")), Args: must(custody.ArgsDigest(renew)), Say: custody.SayDigest(renew), Lang: "en"}
 	grave := &order{id: custody.NewID(), member: s.ada, bot: s.bot.Public(), grant: &g, service: "dnsimple", op: "renew_domain", args: `{"domain":"example.com","period":1}`}
 	s.forget()
-	s.want(t, s.send(grave), codeConsent, 0, 0)
+	s.want(t, s.send(grave), custody.CodeConsent, 0, 0)
 })
 
 var _ = threat("G7_poisoned_rotation", func(t *testing.T) {
@@ -150,7 +150,7 @@ var _ = threat("G7_poisoned_rotation", func(t *testing.T) {
 		s.now.forward(time.Minute)
 		s.forget()
 		out := s.send(s.order(c, "whoami", `{}`))
-		s.want(t, out, codeReconnect, 0, 1)
+		s.want(t, out, custody.CodeReconnect, 0, 1)
 		if len(out.handbacks) != 0 {
 			t.Error("the old token is handed back")
 		}
@@ -175,9 +175,9 @@ var _ = threat("G7_poisoned_rotation", func(t *testing.T) {
 		before := rows()
 		s.forget()
 		stolen.member = s.eve
-		s.want(t, s.send(stolen), codeReconnect, 0, 0)
+		s.want(t, s.send(stolen), custody.CodeReconnect, 0, 0)
 		s.restart()
-		s.want(t, s.send(stolen.anew()), codeReconnect, 0, 0)
+		s.want(t, s.send(stolen.anew()), custody.CodeReconnect, 0, 0)
 		if n := rows(); n != before {
 			t.Errorf("%d rows were kept for her", n-before)
 		}
@@ -192,7 +192,7 @@ var _ = threat("G7_poisoned_rotation", func(t *testing.T) {
 		for i := range 20 {
 			c := s.connection("github", integrations.Read, 10*time.Second)
 			c.Refresh = secret(fmt.Sprintf("rt1.k.junk%d", i))
-			if out := s.send(s.order(c, "whoami", `{}`)); out.code() != codeMisconfigured {
+			if out := s.send(s.order(c, "whoami", `{}`)); out.code() != custody.CodeMisconfigured {
 				t.Fatalf("%s", out.code())
 			}
 		}
@@ -227,7 +227,7 @@ var _ = threat("G8_lent_to_one_group", func(t *testing.T) {
 	})
 	two.accepts(me)
 	o := two.order(two.connection("github", integrations.Read, 0), "whoami", `{}`)
-	two.want(t, two.send(o), codeNeedsPair, 1, 0)
+	two.want(t, two.send(o), custody.CodeNeedsPair, 1, 0)
 	s.want(t, s.send(s.order(lent, "whoami", `{}`)), "ok", 1, 1)
 	if n := len(s.broker.requests()); n != 1 {
 		t.Errorf("%d redemptions", n)
@@ -273,7 +273,7 @@ var _ = threat("G9_stolen_bot_key", func(t *testing.T) {
 	thief.start()
 	t.Cleanup(func() { thief.Sidecar.Close(t.Context()) })
 	out := thief.read(s.ada, opened)
-	thief.want(t, out, codeDay, 3, 1)
+	thief.want(t, out, custody.CodeDay, 3, 1)
 	if d := out.Error.Details; d == nil || d.Day.IsZero() || d.Day.ID() == day.ID() || d.Until <= s.now.now().Unix() {
 		t.Errorf("the present key is not said: %+v", d)
 	}
@@ -281,7 +281,7 @@ var _ = threat("G9_stolen_bot_key", func(t *testing.T) {
 		t.Errorf("the research grant: %v", err)
 	}
 	// The bot itself does not open them any more either, and says which key to use.
-	s.want(t, s.read(s.ada, opened), codeDay, 3, 1)
+	s.want(t, s.read(s.ada, opened), custody.CodeDay, 3, 1)
 })
 
 var _ = threat("G10_ends", func(t *testing.T) {
@@ -298,20 +298,20 @@ var _ = threat("G10_ends", func(t *testing.T) {
 	s.want(t, s.send(standing.again()), "ok", 2, 0)
 
 	s.tell(s.ada, &custody.End{At: unix(), Grants: []string{standing.grant.ID}})
-	s.want(t, s.send(standing.again()), codeEnded, 2, 0)
+	s.want(t, s.send(standing.again()), custody.CodeEnded, 2, 0)
 	s.want(t, s.send(mine.again()), "ok", 3, 0)
 	s.restart()
-	s.want(t, s.send(standing.again()), codeEnded, 3, 0)
+	s.want(t, s.send(standing.again()), custody.CodeEnded, 3, 0)
 	// A pause afterwards opens nothing.
 	s.tell(s.ada, &custody.End{At: unix(), Grants: []string{standing.grant.ID}, Pause: unix() + 5})
 	s.now.forward(time.Minute)
-	s.want(t, s.send(standing.again()), codeEnded, 3, 0)
+	s.want(t, s.send(standing.again()), custody.CodeEnded, 3, 0)
 
 	// A pause, and after it.
 	s.tell(s.ada, &custody.End{At: unix(), Grants: []string{mine.grant.ID}, Pause: unix() + 3600})
-	s.want(t, s.send(mine.again()), codeEnded, 3, 0)
+	s.want(t, s.send(mine.again()), custody.CodeEnded, 3, 0)
 	s.restart()
-	s.want(t, s.send(mine.again()), codeEnded, 3, 0)
+	s.want(t, s.send(mine.again()), custody.CodeEnded, 3, 0)
 	s.now.forward(time.Hour + time.Second)
 	s.want(t, s.send(mine.again()), "ok", 4, 0)
 
@@ -320,12 +320,12 @@ var _ = threat("G10_ends", func(t *testing.T) {
 	s.tell(s.ada, &custody.End{At: unix(), Credential: c.ID, Pause: unix() + 1})
 	s.restart()
 	s.now.forward(2 * time.Second)
-	s.want(t, s.send(mine.again()), codeEnded, 4, 0)
+	s.want(t, s.send(mine.again()), custody.CodeEnded, 4, 0)
 	late := s.standing(c, "whoami", `{}`, 6*24*time.Hour)
 	s.want(t, s.send(late), "ok", 5, 0)
 	// An end from the future does not reach what is minted later.
 	s.tell(s.ada, &custody.End{At: unix() + 1_000_000, Credential: c.ID})
-	s.want(t, s.send(late.again()), codeEnded, 5, 0)
+	s.want(t, s.send(late.again()), custody.CodeEnded, 5, 0)
 	s.now.forward(time.Minute)
 	later := s.standing(c, "whoami", `{}`, 6*24*time.Hour)
 	s.want(t, s.send(later), "ok", 6, 0)
@@ -334,7 +334,7 @@ var _ = threat("G10_ends", func(t *testing.T) {
 	if err := s.store.sweep(t.Context(), unix()); err != nil {
 		t.Fatal(err)
 	}
-	s.want(t, s.send(late.again()), codeEnded, 6, 0)
+	s.want(t, s.send(late.again()), custody.CodeEnded, 6, 0)
 
 	// What stands in the queue when the end comes does not run.
 	q := newStage(t, func(c *Config) { c.MaxOperations = 1 })
@@ -354,7 +354,7 @@ var _ = threat("G10_ends", func(t *testing.T) {
 	close(hold)
 	codes := map[string]int{(<-done).code(): 1}
 	codes[(<-done).code()]++
-	if codes["ok"] != 1 || codes[codeEnded] != 1 {
+	if codes["ok"] != 1 || codes[custody.CodeEnded] != 1 {
 		t.Errorf("%v", codes)
 	}
 })

@@ -73,7 +73,7 @@ var _ = threat("R7_pair_is_kept_before_use", func(t *testing.T) {
 		at = nil
 		s.restart()
 		if step == "rotate" {
-			s.want(t, s.read(s.ada, d), codeReconnect, 0, 0) // it may have been redeemed: never a second time
+			s.want(t, s.read(s.ada, d), custody.CodeReconnect, 0, 0) // it may have been redeemed: never a second time
 			continue
 		}
 		next, err := c.Take(s.handback(must(s.Waiting(t.Context()))[0]))
@@ -170,12 +170,12 @@ var _ = threat("R8_a_loser_takes_nothing_away", func(t *testing.T) {
 	s.now.forward(20 * time.Minute)
 	late.grant.IAT, late.grant.Exp = s.now.now().Unix(), s.now.now().Add(time.Minute).Unix()
 	s.forget()
-	s.want(t, s.send(late), codeRotated, 0, 0)
+	s.want(t, s.send(late), custody.CodeRotated, 0, 0)
 	s.want(t, s.send(s.order(next, "whoami", `{}`)), "ok", 1, 0)
 	// Eve has the old token: she gets nothing, and it changes nothing.
 	s.forget()
 	late.id, late.member = custody.NewID(), s.eve
-	s.want(t, s.send(late), codeReconnect, 0, 0)
+	s.want(t, s.send(late), custody.CodeReconnect, 0, 0)
 	s.want(t, s.send(s.order(next, "whoami", `{}`)), "ok", 1, 0)
 })
 
@@ -194,7 +194,7 @@ var _ = threat("R9_no_hand_back", func(t *testing.T) {
 	// A pair that could not be counted on is not asked for.
 	o := s.order(c, "whoami", `{}`)
 	o.grant.Pair = 1 << 52
-	s.want(t, s.send(o), codeNoHandBack, 0, 0)
+	s.want(t, s.send(o), custody.CodeNoHandBack, 0, 0)
 	if must(s.Counters(t.Context())).Rotations != 0 {
 		t.Error("a rotation is counted")
 	}
@@ -230,7 +230,7 @@ var _ = threat("R9_disk_fails_in_between", func(t *testing.T) {
 			o = s.order(c, "open_issue", openIssue)
 		}
 		out := s.send(o)
-		s.want(t, out, codeNoHandBack, 0, 1)
+		s.want(t, out, custody.CodeNoHandBack, 0, 1)
 		if next := s.take(c, out); next.Refresh.Reveal() != "rt1.k.fake2" {
 			t.Errorf("%s: the pair is %s", access, next.Refresh.Reveal())
 		}

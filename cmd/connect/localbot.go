@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/elevenmessenger/connect/custody"
@@ -162,13 +161,13 @@ func (b *localBot) do(ctx context.Context, call *integrations.Call, learnt map[s
 		}
 		lent, e := !grant.Refresh.IsZero(), r.Error
 		switch {
-		case e.Code == codeNeedsPair && b.can(conn) && !b.asIs && o.needsPair != grant.Pair:
+		case e.Code == custody.CodeNeedsPair && b.can(conn) && !b.asIs && o.needsPair != grant.Pair:
 			o.needsPair = grant.Pair
 			o.anew(true)
 		case e.Code == custody.CodeRotated && took && !o.rotated:
 			o.rotated = true
 			o.anew(true)
-		case e.Code == codeTemporary && lent && !o.waited && e.RetryAfter == 1:
+		case e.Code == custody.CodeTemporary && lent && !o.waited && e.RetryAfter == 1:
 			// A service that renewed it takes the same token once more, for a short time.
 			o.waited = true
 			select {
@@ -212,7 +211,7 @@ func (b *localBot) mint(ctx context.Context, o *order) (*custody.Credential, *cu
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := granted(o.call, c.Scopes); err != nil {
+	if err := o.call.CheckScopes(c.Scopes); err != nil {
 		return nil, nil, err
 	}
 	needs := func() bool {
@@ -292,21 +291,4 @@ func (b *localBot) lend(c *custody.Credential) (*custody.Credential, error) {
 		return nil, full(err)
 	}
 	return lent, nil
-}
-
-// granted says before anything is sent what a connection was not granted at the service.
-func granted(call *integrations.Call, scopes []string) error {
-	if scopes == nil || len(call.Op.Scopes) == 0 {
-		return nil
-	}
-	has := make(map[string]bool)
-	if o := call.Manifest.Auth.OAuth; o != nil {
-		has = o.ExpandScopes(scopes)
-	}
-	for _, s := range call.Op.Scopes {
-		if !has[s] && !slices.Contains(scopes, s) {
-			return &integrations.RefusedError{Reason: fmt.Sprintf("this connection to %s was not granted %q", call.Manifest.Name, s), Hint: "reconnect and allow it"}
-		}
-	}
-	return nil
 }

@@ -208,20 +208,9 @@ func resultOf(o *integrations.Op, r *custody.Result) (*integrations.Result, erro
 	return res, nil
 }
 
-// The codes of results that mean something of their own here; the others are those of
-// integrations.Code. docs/protocol.md, section 7, has them all.
-const (
-	codeConsent       = "consent"
-	codeNeedsPair     = "needs_pair"
-	codeNoHandBack    = "no_hand_back"
-	codeReconnect     = "reconnect"
-	codeTemporary     = "temporary"
-	codeMisconfigured = "misconfigured"
-)
-
 // notRenewed says whether a code means that the pair could not be renewed.
 func notRenewed(code string) bool {
-	return code == codeTemporary || code == codeMisconfigured || code == codeReconnect || code == codeNoHandBack
+	return code == custody.CodeTemporary || code == custody.CodeMisconfigured || code == custody.CodeReconnect || code == custody.CodeNoHandBack
 }
 
 // A botError is the bot's answer where it is no result, as one of the classes that have an
@@ -248,17 +237,17 @@ func (b *localBot) failure(ctx context.Context, c *custody.Credential, e *custod
 	ended := "the stored token has ended, or was removed there; " + reconnect(c)
 	wait := time.Duration(e.RetryAfter) * time.Second
 	switch e.Code {
-	case codeNeedsPair:
+	case custody.CodeNeedsPair:
 		be.say, be.class, be.details.Status = (&integrations.UnauthorisedError{Service: b.m.Name, Status: 401}).Error(), integrations.ErrUnauthorised, 401
 		return &hintedError{be, ended}
 	case "unauthorised":
 		be.class = integrations.ErrUnauthorised
 		return &hintedError{be, ended}
-	case codeReconnect, custody.CodeRotated:
+	case custody.CodeReconnect, custody.CodeRotated:
 		be.class = integrations.ErrUnauthorised
 		b.mark(ctx, c)
 		return &hintedError{be, reconnect(c)}
-	case codeTemporary:
+	case custody.CodeTemporary:
 		if e.RetryAfter <= ownPause {
 			be.class = integrations.ErrUnreachable
 			return &hintedError{be, "run the command again in a while; nothing is lost"}
@@ -266,10 +255,10 @@ func (b *localBot) failure(ctx context.Context, c *custody.Credential, e *custod
 		be.class, be.details.Until = integrations.ErrRateLimited, time.Now().Add(wait).Unix()
 		be.say = fmt.Sprintf("%s, and not before %s is over", e.Message, wait)
 		return &hintedError{be, "run the command again then; nothing is lost"}
-	case codeMisconfigured:
+	case custody.CodeMisconfigured:
 		be.class = integrations.ErrProvider
 		return &hintedError{be, "the operator of " + c.Broker + " can mend that, or sign another token for this program, which --broker-token-file takes; nothing is lost"}
-	case codeNoHandBack:
+	case custody.CodeNoHandBack:
 		return &hintedError{be, botHint}
 	}
 	for _, class := range []error{integrations.ErrProvider, integrations.ErrRateLimited, integrations.ErrTooLarge, integrations.ErrUnknownOutcome, integrations.ErrUnreachable} {

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"strings"
 
+	"github.com/elevenmessenger/connect/custody"
 	"github.com/elevenmessenger/connect/integrations"
 )
 
@@ -43,7 +44,7 @@ func (r *runner) run(ctx context.Context, o *integrations.Op, args integrations.
 		}
 	}
 	res, err := r.do(ctx, call, shown)
-	if be := new(botError); shown != nil && errors.As(err, &be) && be.code == codeConsent {
+	if be := new(botError); shown != nil && errors.As(err, &be) && be.code == custody.CodeConsent {
 		_, say, err := r.preview(ctx, call)
 		return nil, changed(say, err)
 	}
