@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -91,10 +92,37 @@ func Migrations(fsys fs.FS, dir string) ([]Migration, error) {
 	return all, nil
 }
 
+// How long, and how often, a database is tried that several processes make at once.
+const (
+	busyFor  = 10 * time.Second
+	busyRest = 5 * time.Millisecond
+)
+
 // Migrate brings a database to the last version, all of it or nothing, and notes each step in
 // the table migrations. Several processes may do so at once. db must begin its transactions
 // Immediate.
 func Migrate(ctx context.Context, db *sql.DB, all []Migration, now time.Time) error {
+	// SQLite waits for no lock while a file becomes one with a write-ahead log, whatever its
+	// busy_timeout says.
+	for end := time.Now().Add(busyFor); ; {
+		err := migrate(ctx, db, all, now)
+		if !isCode(err, sqlite3.SQLITE_BUSY) || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(busyRest):
+		}
+	}
+}
+
+func isCode(err error, codes ...int) bool {
+	var se *sqlite.Error
+	return errors.As(err, &se) && slices.Contains(codes, se.Code()&0xff)
+}
+
+func migrate(ctx context.Context, db *sql.DB, all []Migration, now time.Time) error {
 	if _, err := version(ctx, db, len(all)); err != nil {
 		return err
 	}
@@ -133,9 +161,8 @@ func version(ctx context.Context, q interface {
 }, known int) (have int, err error) {
 	var tables, ours int
 	err = q.QueryRowContext(ctx, "SELECT count(*), coalesce(sum(name = 'migrations'), 0) FROM sqlite_schema WHERE type = 'table'").Scan(&tables, &ours)
-	var se *sqlite.Error
 	switch {
-	case errors.As(err, &se) && (se.Code()&0xff == sqlite3.SQLITE_NOTADB || se.Code()&0xff == sqlite3.SQLITE_CORRUPT):
+	case isCode(err, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
 		return 0, fmt.Errorf("%w: %w", ErrDamaged, err)
 	case err != nil:
 		return 0, err
